@@ -35,7 +35,8 @@ MIN_CHUNK_TOKENS = 2 * (MAX_MODEL_DRAFT_TOKENS + 1)
 """Fewest tokens to evaluate at once of those that the cache lacks: more than a draft has, so that their time shows what
 a token costs, and enough to say something about the next one."""
 TRIAL_TOKENS = 2
-"""The same at the very first time: before it was measured, a draft model is taken to be as slow as the model."""
+"""The same at the very first time: before it was measured, a draft model is taken to be as slow as the model. One that
+is 1.5 times as slow, which nobody wants, may exceed the budget then."""
 PROBE_INTERVAL_TOKENS, MAX_PROBE_INTERVAL_TOKENS = 50, 200
 """Where drafts do not pay, one is tried after so many tokens: twice as many after each one that changed nothing."""
 _LEVELS = (-1.05, -0.43, -0.105)

@@ -28,6 +28,10 @@ _PRIOR_RUN_TOKENS = 3.0
 """The number of accepted tokens that weighs as much as the estimate made before them."""
 _PRIOR_TOKENS_PER_REJECTION = 60.0
 """Expected tokens per rejected one, before any was observed."""
+_LOOKUP_QUALITY, _PREDICTION_QUALITY = 0.3, 0.8
+"""Of a track at first."""
+_PREDICTION_RUN_TOKENS = 2
+"""As how many accepted tokens it counts that a caller states a prediction."""
 _MIN_QUALITY, _MAX_QUALITY = 0.02, 0.95
 """Bounds of a quality: every track can recover, and none is certain."""
 _BITS = 21
@@ -136,7 +140,7 @@ class Lookup:
         """`tokens` is the choice's list of prompt and generated tokens, which is not modified here."""
         self.tokens = tokens
         self.shared = shared
-        self.track = Track(0.3)
+        self.track = Track(_LOOKUP_QUALITY)
         self._own: dict[int, int] = {}
         self._key = _key_of(tokens[max(0, prompt_length - 3) : prompt_length])
 
@@ -175,9 +179,9 @@ class PredictedText:
     __slots__ = ("_index", "_last", "_left", "_num_stray", "_tokens", "track")
 
     def __init__(self, tokens: ReadOnly[int], index: Index) -> None:
-        self.track = Track(0.8)
+        self.track = Track(_PREDICTION_QUALITY)
         self.track.position = 0
-        self.track.num_accepted = 2
+        self.track.num_accepted = _PREDICTION_RUN_TOKENS
         self._tokens = tokens
         self._last = 0
         self._left = 0

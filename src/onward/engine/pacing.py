@@ -26,6 +26,9 @@ MIN_ROW_FRACTION = 0.01
 """Least cost of additional rows as a fraction of the step without them, where their sum is measured."""
 MIN_TOKEN_FRACTION = 0.01
 """Least cost of a prompt token as a fraction of that of a decode row."""
+MIN_ESTIMATE_FRACTION = 0.1
+"""No estimate is less than this fraction of the average or the prior that it departs from: steps that hardly differ
+determine the slopes badly."""
 
 MAX_STEP_STRETCH = 2.0
 """Duration of a step with prompt tokens, at most, as a multiple of a decode-only step of all its sequences, those that
@@ -151,7 +154,7 @@ class StepCost:
         if not self._decode_only_seconds:
             return self._expected(num_rows, 0)
         expected = self._decode_only_seconds + self.row * (num_rows - self._decode_only_rows)
-        return max(expected, 0.1 * self._decode_only_seconds)
+        return max(expected, MIN_ESTIMATE_FRACTION * self._decode_only_seconds)
 
     def plain(self, num_rows: int) -> float:
         """As `decode_only`, but for the single row of a lone sequence by such steps alone: those with drafts, which
@@ -265,7 +268,7 @@ class StepCost:
         """Return the seconds that the model predicts."""
         row, token = self._slopes()
         seconds = self._seconds + row * (num_rows - self._rows) + token * (num_tokens - self._tokens)
-        return max(seconds, 0.1 * self._seconds)
+        return max(seconds, MIN_ESTIMATE_FRACTION * self._seconds)
 
     def _slopes(self) -> tuple[float, float]:
         """Return seconds per decode row and per prompt token: least squares, priors weighted by their variances."""
@@ -279,7 +282,7 @@ class StepCost:
         determinant = rows * tokens - both * both
         row = (by_rows * tokens - by_tokens * both) / determinant
         token = (by_tokens * rows - by_rows * both) / determinant
-        return max(row, 0.1 * prior_row), max(token, 0.1 * prior_token)
+        return max(row, MIN_ESTIMATE_FRACTION * prior_row), max(token, MIN_ESTIMATE_FRACTION * prior_token)
 
 
 class PrefillPacer:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from onward.errors import ModelFolderError
-from onward.model_files.files import read_object
+from onward.model_files.files import read_object, write_whole
 
 _NAME = "hashes.json"
 
@@ -24,12 +25,6 @@ def read_index(cache_dir: Path | None) -> dict[str, str]:
 
 def write_index(cache_dir: Path | None, index: dict[str, str]) -> None:
     """Replace all entries atomically. Ignores errors: a cache that cannot be written costs time, not correctness."""
-    if cache_dir is None:
-        return
-    try:
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        fresh = cache_dir / f"{_NAME}.new"
-        fresh.write_text(json.dumps(index), encoding="utf-8")
-        fresh.replace(cache_dir / _NAME)
-    except OSError:
-        return
+    if cache_dir is not None:
+        with suppress(OSError):
+            write_whole(cache_dir / _NAME, json.dumps(index).encode())

@@ -23,7 +23,8 @@ class StopFinder:
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = stops
         self._max_stop_length = max((len(stop) for stop in stops), default=0)
-        self._held = ""
+        self.held = ""
+        """Text held back: a possible beginning of a stop string, or, after a match, the text from its start on."""
         self._num_emitted = 0
 
     def feed(self, text: str) -> tuple[str, Match | None]:
@@ -34,30 +35,25 @@ class StopFinder:
         if not self._stops:
             self._num_emitted += len(text)
             return text, None
-        window = self._held + text
+        window = self.held + text
         found = self._first_match(window)
         if found is None:
             start = self._partial_match_start(window)
-            safe, self._held = window[:start], window[start:]
+            safe, self.held = window[:start], window[start:]
             self._num_emitted += len(safe)
             return safe, None
         base = self._num_emitted
         safe = window[: found.start]
         self._num_emitted += len(safe)
-        self._held = window[found.start :]
+        self.held = window[found.start :]
         return safe, Match(base + found.start, base + found.end)
 
     def skip(self, text: str) -> str:
         """Return all text, including text held back, without searching it for stop strings."""
-        safe = self._held + text
-        self._held = ""
+        safe = self.held + text
+        self.held = ""
         self._num_emitted += len(safe)
         return safe
-
-    @property
-    def held(self) -> str:
-        """Text held back: a possible beginning of a stop string, or, after a match, the text from its start on."""
-        return self._held
 
     def _first_match(self, window: str) -> Match | None:
         best: Match | None = None

@@ -15,7 +15,7 @@ from onward.errors import MemoryTooSmall
 from onward.kernels.code import Code
 from onward.kernels.interpreter import Kernels
 from onward.kernels.memory import Rows
-from onward.kernels.parts import joined
+from onward.kernels.parts import tape_of
 from onward.kernels.recurrence_tape import RecurrentTape
 from onward.machine import available_memory
 from onward.runtimes.fingerprint import adapter_id
@@ -63,10 +63,10 @@ class TapeWriter:
         rest = tape.take()
         decoder.write_output()
         output = tape.take()
-        whole = joined(first, rest, output)
+        whole = tape_of(first, rest, output)
         if self.hidden is not None:
-            return Tape(whole, joined(first, rest), joined(output)), tape
-        return Tape(whole, joined(first, kept), joined(rest, output)), tape
+            return Tape(whole, tape_of(first, rest), tape_of(output)), tape
+        return Tape(whole, tape_of(first, kept), tape_of(rest, output)), tape
 
 
 class NativeAdapters:
@@ -114,8 +114,8 @@ class NativeAdapters:
         sides = {(name, side): getattr(each, side) for name, each in changes.items() for side in ("low", "high")}
         group = [PanelSource(f"{name} {side}", tensor, ADAPTER_TYPE) for (name, side), tensor in sides.items()]
         size = bytes_of(group)
-        words = _require_memory(path, size)
-        panels = PanelCache([group], self._code, self._writer.threads, size, words)
+        message = _require_memory(path, size)
+        panels = PanelCache([group], self._code, self._writer.threads, size, message)
         panels.close()
         return {
             name.removesuffix(".weight"): MatrixChange(
@@ -128,7 +128,7 @@ class NativeAdapters:
 def _require_memory(path: Path, size: int) -> str:
     """Raise MemoryTooSmall for an adapter that takes more bytes than are free. Returns the sentence that says so."""
     free = available_memory().free_bytes
-    words = f"The adapter {path} takes {mib(size)} of memory, but {mib(free)} are free."
+    message = f"The adapter {path} takes {mib(size)} of memory, but {mib(free)} are free."
     if size > free:
-        raise MemoryTooSmall(words)
-    return words
+        raise MemoryTooSmall(message)
+    return message

@@ -18,11 +18,17 @@ from numpy.typing import NDArray
 from onward.errors import MemoryTooSmall
 from onward.kernels.code import Code
 from onward.kernels.expert_tape import LayerExperts, Routing
-from onward.kernels.machine import INTEGER, POINTER
 from onward.kernels.memory import address, untouched
 from onward.kernels.panels import panel_count
 from onward.kernels.tape import Matrix
-from onward.runtimes.native.panel_cache import PanelGroup, PanelSource, bytes_of, make_panels, wait_for
+from onward.runtimes.native.panel_cache import (
+    PanelGroup,
+    PanelSource,
+    bytes_of,
+    interleave_functions,
+    make_panels,
+    wait_for,
+)
 
 _NEVER = np.iinfo(np.int64).max
 _DECAY_EVICTIONS = 4
@@ -73,20 +79,16 @@ class ExpertCache:
     """Makes panels of experts, on several threads, and keeps `budget` bytes of them. On the engine's thread, but for
     its own threads and for `_fetch`, which any thread of the kernels calls, one at a time, while the others wait.
 
-    Raises MemoryTooSmall, with `words` as its words, if the experts of one layer do not fit.
+    Raises MemoryTooSmall with this `message` if the experts of one layer do not fit.
     """
 
     def __init__(
-        self, layers: Sequence[ExpertLayer], routing: Routing, code: Code, threads: int, budget: int, words: str
+        self, layers: Sequence[ExpertLayer], routing: Routing, code: Code, threads: int, budget: int, message: str
     ) -> None:
         self.routing = routing
         self.routings = {layer.layer: routing.of_layer() for layer in layers}
         """That of each layer."""
-        self._interleave = {
-            source.type: code.function(f"interleave_{source.type}", [POINTER, INTEGER, POINTER, INTEGER, INTEGER])
-            for layer in layers
-            for source in layer.sources
-        }
+        self._interleave = interleave_functions(code, (source for layer in layers for source in layer.sources))
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="onward-experts")
         self._callback = ctypes.CFUNCTYPE(None, ctypes.c_int64)(self._fetch)
         fetch = ctypes.cast(self._callback, ctypes.c_void_p).value or 0
@@ -106,11 +108,11 @@ class ExpertCache:
                 index, at, self._places[index], self._uses[index], self._steps[index], fetch
             )
         self._failure: BaseException | None = None
-        self._slots = self._divided(sizes, budget, words)
+        self._slots = self._divided(sizes, budget, message)
         self.missing_bytes = total_bytes(layers) - sum(slots.size * slots.count for slots in self._slots)
         """Bytes of the experts for which there is no room."""
 
-    def _divided(self, sizes: dict[int, list[int]], budget: int, words: str) -> list[_Slots]:
+    def _divided(self, sizes: dict[int, list[int]], budget: int, message: str) -> list[_Slots]:
         """Return memory for each size of experts: for all, or for as large a share of each as fits."""
         count = self.routing.count
         total = sum(size * count * len(layers) for size, layers in sizes.items())
@@ -122,7 +124,7 @@ class ExpertCache:
         if sum(size * slots for size, _, slots in found) > max(budget, 0):
             spare = budget - sum(size * count for size in sizes)
             if spare < 0:
-                raise MemoryTooSmall(words)
+                raise MemoryTooSmall(message)
             found = [(size, layers, count) for size, layers, _ in found]
         return [_Slots(*each) for each in found]
 

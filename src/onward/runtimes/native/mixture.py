@@ -35,10 +35,8 @@ class ExpertRecords:
         self._tape: ExpertTape
         self.logits = Rows.allocate(rows, panel_count(mixture.count) * OUT_BYTES)
         """Of the router, which is to be computed before `write`."""
-        self.shared, self.shared_gates = (
-            Rows.allocate(rows, float_row_bytes(found.hidden)),
-            Rows.allocate(rows, OUT_BYTES),
-        )
+        self.shared = Rows.allocate(rows, float_row_bytes(found.hidden))
+        self.shared_gates = Rows.allocate(rows, OUT_BYTES)
         """What an expert returns that all tokens use, and the logits of its gate: to be computed before `combine`."""
         self._uses = rows * mixture.used
         self._products_of = {part: self._floats(mixture.feed_forward) for part in mixture.inputs}

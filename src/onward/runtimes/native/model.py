@@ -26,7 +26,7 @@ STEP_SHAPE = StepShape(
     block_tokens=BLOCK_TOKENS, min_prefill_tokens=1, tile_tokens=8, max_prefill_tokens=512, imperceptible_seconds=0.010
 )
 MAX_ROWS = 1024
-"""Rows that are computed at a time; a longer step takes several turns, with the same bits."""
+"""Rows that are computed at a time; a longer step takes several passes, with the same bits."""
 
 
 class Tape(NamedTuple):
@@ -107,16 +107,16 @@ class NativeModel:
         groups: dict[str, list[Row]] = {}
         for row in rows:
             groups.setdefault(row.adapter, []).append(row)
-        parts = [part for group in groups.values() for part in _turns(group)]
+        parts = [part for group in groups.values() for part in _passes(group)]
         if len(parts) == 1:
-            return self._turn(rows, before_compute)
+            return self._evaluate_pass(rows, before_compute)
         found = []
         for index, part in enumerate(parts):
-            found.append(self._turn(part, before_compute if index == 0 else nothing).copy())
+            found.append(self._evaluate_pass(part, before_compute if index == 0 else nothing).copy())
         logits = np.concatenate(found)
         return logits if len(groups) == 1 else logits[_places(rows, groups)]
 
-    def _turn(self, rows: Sequence[Row], before_compute: Hook) -> NDArray[np.float32]:
+    def _evaluate_pass(self, rows: Sequence[Row], before_compute: Hook) -> NDArray[np.float32]:
         machine, adapter = self._open(), rows[0].adapter
         if adapter not in self._tapes:
             raise RuntimeError(f"The adapter {adapter} is not loaded.")
@@ -283,7 +283,7 @@ def _places(rows: Sequence[Row], groups: Mapping[str, Sequence[Row]]) -> NDArray
     return np.concatenate(places)
 
 
-def _turns(rows: Sequence[Row]) -> list[list[Row]]:
+def _passes(rows: Sequence[Row]) -> list[list[Row]]:
     """Cut a step into parts of at most MAX_ROWS tokens, in order. A token and its drafts are not separated."""
     if sum(len(row.tokens) for row in rows) <= MAX_ROWS:
         return [list(rows)]

@@ -10,9 +10,10 @@ between that layer and the output layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,7 @@ class PanelSource:
 
 
 PanelGroup = Sequence[PanelSource]
+Interleave = Callable[..., Any]
 
 
 def bytes_of(group: PanelGroup) -> int:
@@ -68,7 +70,7 @@ class PanelCache:
     """Makes panels, on several threads, and keeps `budget` bytes of them. Engine thread only, except for its own
     threads. `num_drafting`: of the groups, the last ones, which only drafts need.
 
-    Raises MemoryTooSmall, with `words` as its words, if not even two groups fit.
+    Raises MemoryTooSmall with this `message` if not even two groups fit.
     """
 
     def __init__(
@@ -77,16 +79,12 @@ class PanelCache:
         code: Code,
         threads: int,
         budget: int,
-        words: str,
+        message: str,
         num_drafting: int = 0,
     ) -> None:
-        self._interleave = {
-            source.type: code.function(f"interleave_{source.type}", [POINTER, INTEGER, POINTER, INTEGER, INTEGER])
-            for group in groups
-            for source in group
-        }
+        self._interleave = interleave_functions(code, chain.from_iterable(groups))
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="onward-panels")
-        kept = _kept_groups([bytes_of(group) for group in groups], budget, words)
+        kept = _kept_groups([bytes_of(group) for group in groups], budget, message)
         self._streamed = groups[kept:]
         self._num_usual = max(0, len(self._streamed) - num_drafting)
         self.streamed_bytes = sum(map(bytes_of, self._streamed[: self._num_usual]))
@@ -166,17 +164,23 @@ def wait_for(jobs: Sequence[Future[None]]) -> None:
         job.result()
 
 
-def _kept_groups(sizes: Sequence[int], budget: int, words: str) -> int:
+def _kept_groups(sizes: Sequence[int], budget: int, message: str) -> int:
     """Return how many groups, the first ones, stay in this many bytes together with slots for the others."""
     if sum(sizes) <= budget:
         return len(sizes)
     for kept in reversed(range(len(sizes))):
         if sum(sizes[:kept]) + _SLOTS * max(sizes[kept:]) <= budget:
             return kept
-    raise MemoryTooSmall(words)
+    raise MemoryTooSmall(message)
 
 
-def make_panels(interleave: Callable[..., Any], tensor: Tensor, matrix: Matrix, first: int, last: int) -> None:
+def interleave_functions(code: Code, sources: Iterable[PanelSource]) -> dict[str, Interleave]:
+    """Return what makes panels of each type of these matrices (kernels.panels)."""
+    parameters = [POINTER, INTEGER, POINTER, INTEGER, INTEGER]
+    return {kind: code.function(f"interleave_{kind}", parameters) for kind in {source.type for source in sources}}
+
+
+def make_panels(interleave: Interleave, tensor: Tensor, matrix: Matrix, first: int, last: int) -> None:
     """Write panels `first` to `last` of a tensor, in the matrix's type."""
     kind = WEIGHT_TYPES[matrix.type]
     begin, end = first * PANEL_ROWS, min(last * PANEL_ROWS, matrix.rows)

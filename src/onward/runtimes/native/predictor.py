@@ -17,7 +17,7 @@ from onward.checkpoints.predictions import PART, reads_hidden_first
 from onward.engine.model import Hook, Row, nothing
 from onward.kernels.attention_shape import BLOCK_TOKENS, AttentionShape
 from onward.kernels.memory import Rows, address
-from onward.kernels.parts import joined
+from onward.kernels.parts import tape_of
 from onward.kernels.recurrence_tape import RecurrentTape
 from onward.runtimes.native.adapters import TapeWriter
 from onward.runtimes.native.buffers import Buffers, Cache
@@ -94,7 +94,7 @@ class PredictingDecoder(Decoder):
         self.write_rest(norm, buffers.returned)
         self.write_output(norm)
         rest = self._tape.take()
-        return Tape(joined(first, rest), joined(first, kept), joined(rest))
+        return Tape(tape_of(first, rest), tape_of(first, kept), tape_of(rest))
 
 
 class NativePredictor:

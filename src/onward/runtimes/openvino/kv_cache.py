@@ -1,14 +1,12 @@
 """The KV cache: how many blocks fit, and the tensors that hold them.
 
-Memory is anonymous and untouched until a block is first written, so the process grows with the blocks written so far:
-on Linux by huge pages (2 MiB per tensor), elsewhere by pages.
+Memory is untouched until a block is first written, so the process grows with the blocks written so far: on Linux by
+huge pages (2 MiB per tensor), elsewhere by pages. Writing a block for the first time costs a page fault or two in each
+of the dozens of tensors; a huge page has room for hundreds of blocks.
 """
 
 from __future__ import annotations
 
-import mmap
-import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 
@@ -16,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.errors import ModelFolderError
+from onward.kernels.memory import untouched
 from onward.runtimes.kv_plan import KVPlan, plan_kv_cache
 from onward.runtimes.openvino.library import ov
 from onward.runtimes.openvino.window import BLOCK_TOKENS
@@ -73,7 +72,7 @@ class KVTensors:
         self._blocks: list[NDArray[np.uint8]] = []
         for layer in layers:
             count = blocks + SCRATCH_BLOCKS
-            memory = np.frombuffer(_untouched(count * layer.block_bytes), np.uint8)
+            memory = untouched(count * layer.block_bytes)[: count * layer.block_bytes]
             self._blocks.append(memory.reshape(count, layer.block_bytes))
             self.tensors.append((layer.name, ov.Tensor(memory, ov.Shape([count, *layer.block]), layer.dtype)))
 
@@ -85,17 +84,3 @@ class KVTensors:
     def block_memory(self, block: int) -> list[NDArray[np.uint8]]:
         """Return the keys and values of one block, in every layer: views."""
         return [layer[block] for layer in self._blocks]
-
-
-def _untouched(size: int) -> mmap.mmap:
-    """Return zeroed memory of `size` bytes, none of it resident yet.
-
-    Writing a block for the first time costs a page fault or two in each of the dozens of tensors; a huge page has room
-    for hundreds of blocks. Shared memory, Python's default, rarely has huge pages.
-    """
-    if sys.platform != "linux":
-        return mmap.mmap(-1, size)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # the kernel has no huge pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
