@@ -30,8 +30,7 @@ from benchmarks import compare, edit_pair, peer_tuning
 from onward.model_files.formats import files_at
 from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
-from tests.checkpoints.making import floats, write_gguf
-from tests.checkpoints.tiny import tiny
+from tests.checkpoints.tiny import write_tiny
 from tests.examples import examples
 
 
@@ -275,8 +274,7 @@ def test_edits_are_reported_with_those_of_the_peer() -> None:
 
 
 def test_one_file_is_a_family_of_both_servers(tmp_path: Path) -> None:
-    metadata, tensors = tiny("llama")
-    path = write_gguf(tmp_path / "m.gguf", metadata, {name: floats(array) for name, array in tensors.items()})
+    path = write_tiny(tmp_path / "m.gguf", "llama")
     family = family_of(path)
     assert (family.name, family.vocabulary, family.files) == ("m", 30, {"file": path})
     (tmp_path / "m.gguf").write_bytes(b"no model")

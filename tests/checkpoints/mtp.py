@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tests.checkpoints import latent, ling, qwen35
 from tests.checkpoints.hugging_face import hugging_face_name, one_by_one, safetensors_bytes, write_folder
-from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.making import write_gguf
 from tests.checkpoints.reference import Array, Reference
 from tests.checkpoints.tiny import HIDDEN, _Tensors, tiny
 
@@ -60,7 +60,7 @@ def write_predicting_gguf(path: Path, name: str, layer: Arrays) -> Path:
     metadata[f"{kind}.nextn_predict_layers"] = 1
     if kind == ling.KIND:  # as llama.cpp's converter names it
         layer = {key.replace("nextn.shared_head_norm", "layer_output_norm"): array for key, array in layer.items()}
-    return write_gguf(path, metadata, {key: floats(array) for key, array in (tensors | layer).items()})
+    return write_gguf(path, metadata, tensors | layer)
 
 
 def write_predicting_folder(folder: Path, name: str, layer: Arrays) -> Path:

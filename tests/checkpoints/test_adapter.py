@@ -29,7 +29,7 @@ from tests.checkpoints.hugging_face import (
     safetensors_bytes,
     write_folder,
 )
-from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.making import write_gguf
 from tests.checkpoints.mamba2 import as_falcon_stores
 from tests.checkpoints.test_architectures import check_logits
 from tests.checkpoints.tiny import tiny
@@ -91,10 +91,6 @@ def write_peft(folder: Path, kind: str, pairs: dict[str, tuple[Any, Any]], metad
     return folder
 
 
-def gguf(path: Path, metadata: Any, tensors: Arrays) -> Path:
-    return write_gguf(path, metadata, {name: floats(array) for name, array in tensors.items()})
-
-
 def as_trained(pairs: dict[str, tuple[Any, Any]], name: str) -> dict[str, tuple[Any, Any]]:
     """The pairs as an adapter of a folder has them, whose changes Falcon-H1's multipliers multiply, too."""
     if name != "falcon-h1":
@@ -123,7 +119,7 @@ def test_a_folder_of_peft_changes_a_folder_and_a_file(name: str, is_file: bool, 
     metadata, tensors = tiny(name) if is_file else write_folder(tmp_path / "m", name)
     pairs = changes(tensors, name)
     adapter = write_peft(tmp_path / "a", name.partition(",")[0], as_trained(pairs, name), metadata)
-    path = gguf(tmp_path / "m.gguf", metadata, tensors) if is_file else tmp_path / "m"
+    path = write_gguf(tmp_path / "m.gguf", metadata, tensors) if is_file else tmp_path / "m"
     files = GGUFFiles(path) if is_file else SafetensorsFiles(path)
     expected = tuned(tensors, pairs, 6 / RANK)
     if is_file and name == "falcon-h1":
@@ -172,7 +168,7 @@ def write_gguf_adapter(path: Path, pairs: dict[str, tuple[Any, Any]], **changed:
     stored = {
         f"{name}.lora_{side}": each for name, both in pairs.items() for side, each in zip("ab", both, strict=True)
     }
-    return gguf(path, metadata, stored)
+    return write_gguf(path, metadata, stored)
 
 
 def test_a_gguf_file_changes_a_file_and_a_folder(tmp_path: Path) -> None:
@@ -180,7 +176,7 @@ def test_a_gguf_file_changes_a_file_and_a_folder(tmp_path: Path) -> None:
     pairs = changes(tensors, "llama")
     adapter = write_gguf_adapter(tmp_path / "a.gguf", pairs)
     expected = tuned(tensors, pairs, 8 / RANK)
-    path = gguf(tmp_path / "m.gguf", metadata, tensors)
+    path = write_gguf(tmp_path / "m.gguf", metadata, tensors)
     check_logits(GGUFFiles(path), metadata, expected, cache=tmp_path, adapter=adapter)
     check_logits(SafetensorsFiles(tmp_path / "m"), metadata, expected, cache=tmp_path, adapter=adapter)
 
@@ -194,7 +190,7 @@ def test_embeddings_are_changed_too(name: str, tmp_path: Path) -> None:
     low = random.normal(size=(RANK, embedding.shape[1])).astype(np.float32)
     pairs = {"token_embd.weight": (low, random.normal(size=(len(embedding), RANK)).astype(np.float32))}
     adapter = write_gguf_adapter(tmp_path / "a.gguf", pairs, **{"general.architecture": name})
-    files = GGUFFiles(gguf(tmp_path / "m.gguf", metadata, tensors))
+    files = GGUFFiles(write_gguf(tmp_path / "m.gguf", metadata, tensors))
     expected = tuned(tensors, pairs, 8 / RANK)
     check_logits(files, metadata, expected, cache=tmp_path, adapter=adapter, max_difference=WIDE)
 
@@ -203,7 +199,7 @@ def test_embeddings_are_changed_too(name: str, tmp_path: Path) -> None:
 def test_adapters_are_served_with_their_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONWARD_CACHE_DIR", str(tmp_path / "cache"))
     metadata, tensors = tiny("llama")
-    base = gguf(tmp_path / "base.gguf", metadata, tensors)
+    base = write_gguf(tmp_path / "base.gguf", metadata, tensors)
     write_gguf_adapter(tmp_path / "a.gguf", changes(tensors, "llama"))
     with onward.Onward(model=str(base), lora=(f"tuned={tmp_path / 'a.gguf'}",), kv_memory="8MB") as client:
         assert [each.id for each in client.models.list()][:2] == ["base", "tuned"]
@@ -218,7 +214,7 @@ def test_adapters_are_served_with_their_base(tmp_path: Path, monkeypatch: pytest
 
 def test_replicas_of_a_cluster_have_no_adapters(tmp_path: Path) -> None:
     metadata, tensors = tiny("llama")
-    base = gguf(tmp_path / "base.gguf", metadata, tensors)
+    base = write_gguf(tmp_path / "base.gguf", metadata, tensors)
     adapter = write_gguf_adapter(tmp_path / "a.gguf", changes(tensors, "llama"))
     with pytest.raises(SetupError, match="Replicas have no adapters"):
         start_engine(Settings(model=(f"{base}+{adapter}",)), lambda line: None, ExitStack())
@@ -245,7 +241,7 @@ def test_what_is_not_computed_is_refused_by_name(config: dict[str, Any], words: 
 
 def test_adapters_of_other_models_are_refused(tmp_path: Path) -> None:
     metadata, tensors = tiny("llama")
-    base = gguf(tmp_path / "base.gguf", metadata, tensors)
+    base = write_gguf(tmp_path / "base.gguf", metadata, tensors)
     pairs = changes(tensors, "llama")
 
     def refused(words: str, pairs: dict[str, tuple[Any, Any]], **changed: Any) -> None:
@@ -261,10 +257,10 @@ def test_adapters_of_other_models_are_refused(tmp_path: Path) -> None:
     refused("changes 'blk.9.attn_q.weight', which", {"blk.9.attn_q.weight": pairs["blk.0.attn_q.weight"]})
     taps = np.ones((RANK, 3), np.float32), np.ones((64, RANK), np.float32)
     norm = np.ones((RANK, 64), np.float32), np.ones((2, RANK), np.float32)
-    base = gguf(tmp_path / "base.gguf", *tiny("nemotron_h"))
+    base = write_gguf(tmp_path / "base.gguf", *tiny("nemotron_h"))
     for name in ("blk.0.ssm_norm.weight", "blk.0.ssm_a"):
         refused("numbers that multiply no input", {name: norm}, **{"general.architecture": "nemotron_h"})
-    base = gguf(tmp_path / "base.gguf", *tiny("lfm2"))
+    base = write_gguf(tmp_path / "base.gguf", *tiny("lfm2"))
     refused("changes convolutions", {"blk.0.shortconv.conv.weight": taps}, **{"general.architecture": "lfm2"})
     with pytest.raises(ModelFolderError, match=r"not a LoRA adapter: pass a folder with adapter_config\.json"):
         resolve(f"{base}+{tmp_path}")

@@ -16,7 +16,7 @@ from onward.model_files.base import ModelFiles
 from onward.model_files.gguf import GGUFFiles
 from onward.runtimes.base import LoadedModel, RuntimeOptions
 from onward.runtimes.table import load_model
-from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.making import write_gguf
 from tests.checkpoints.reference import Reference
 from tests.checkpoints.tiny import CONTEXT, HEADS, HIDDEN, LAYERS, tiny
 
@@ -81,7 +81,7 @@ REPRESENTATIVES = ["llama, yarn", "olmo2", "starcoder2", "qwen2moe"]
 @pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     metadata, tensors = tiny(name)
-    path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
+    path = write_gguf(tmp_path / "m.gguf", metadata, tensors)
     check_logits(GGUFFiles(path), metadata, tensors, cache=tmp_path)
 
 
@@ -91,7 +91,7 @@ def test_norms_after_the_rotation_take_its_magnitude_out_again(magnitude: float,
     metadata, tensors = tiny("hunyuan-dense")
     stated = {"rope.scaling.attn_factor": magnitude, "attention.layer_norm_rms_epsilon": 0.5}
     metadata |= {f"hunyuan-dense.{key}": value for key, value in stated.items()}
-    path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
+    path = write_gguf(tmp_path / "m.gguf", metadata, tensors)
     check_logits(GGUFFiles(path), metadata, tensors, cache=tmp_path)
 
 
@@ -113,6 +113,6 @@ def test_models_that_are_recognised_by_their_number_of_layers_have_settings_of_t
     depth, meant = BY_DEPTH[name]
     monkeypatch.setitem(LAYERS, name, depth)
     metadata, tensors = tiny(name)
-    path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
+    path = write_gguf(tmp_path / "m.gguf", metadata, tensors)
     meant = {f"{name}.{key}": value for key, value in meant.items()}
     check_logits(GGUFFiles(path), metadata | meant, tensors, cache=tmp_path, asked=128, served=128)

@@ -13,7 +13,7 @@ import pytest
 from onward.checkpoints.gguf import read_gguf
 from onward.checkpoints.mapped import FileWatch, drop_pages
 from onward.residency import mappings
-from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.making import write_gguf
 from tests.checkpoints.tiny import tiny
 
 
@@ -22,7 +22,7 @@ def test_pages_that_were_read_are_dropped_and_read_again(tmp_path: Path) -> None
     metadata, _ = tiny("llama")
     size = 1 << 20
     tensors = {name: np.full((size // 256, 64), value, np.float32) for name, value in (("a", 1.0), ("b", 2.0))}
-    path = write_gguf(tmp_path / "m.gguf", metadata, {name: floats(array) for name, array in tensors.items()})
+    path = write_gguf(tmp_path / "m.gguf", metadata, tensors)
     read = read_gguf(path).tensors
     before = {name: tensor.floats() for name, tensor in read.items()}
 

@@ -37,10 +37,6 @@ from tests.models.doors import refusal, shown
 Arrays = dict[str, NDArray[np.float32]]
 
 
-def written(path: Path, metadata: dict[str, Any], tensors: Arrays) -> Path:
-    return write_gguf(path, metadata, {name: floats(array) for name, array in tensors.items()})
-
-
 def test_millions_of_experts_are_refused_before_each_becomes_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte or two of a file each, and a kilobyte of memory."""
     monkeypatch.setattr(Tensor, "part", lambda *_: pytest.fail("a matrix became a tensor"))
@@ -62,7 +58,7 @@ def test_experts_one_by_one_are_those_of_a_stack(tmp_path: Path) -> None:
     metadata, tensors = tiny("llama, experts")
     apart = one_by_one(tensors)
     assert "blk.1.ffn_down.3.weight" in apart and len(apart) > len(tensors)
-    path = written(tmp_path / "m.gguf", metadata, apart)
+    path = write_gguf(tmp_path / "m.gguf", metadata, apart)
     check_logits(GGUFFiles(path), metadata, tensors, cache=tmp_path)
     facts = shown(path)
     assert facts["experts"] == 4 and facts["notes"] == []
@@ -107,13 +103,13 @@ BROKEN: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
 def test_what_is_missing_or_differs_is_refused_by_name(name: str, tmp_path: Path) -> None:
     change, words = BROKEN[name]
     metadata, tensors = tiny("llama, experts")
-    assert re.search(words, refusal(written(tmp_path / "m.gguf", metadata, change(one_by_one(tensors)))))
+    assert re.search(words, refusal(write_gguf(tmp_path / "m.gguf", metadata, change(one_by_one(tensors)))))
 
 
 def test_the_width_of_an_expert_must_be_stated(tmp_path: Path) -> None:
     metadata, tensors = tiny("qwen2moe")
     metadata = {key: value for key, value in metadata.items() if not key.endswith(".expert_feed_forward_length")}
-    assert "does not state how wide an expert is" in refusal(written(tmp_path / "m.gguf", metadata, tensors))
+    assert "does not state how wide an expert is" in refusal(write_gguf(tmp_path / "m.gguf", metadata, tensors))
 
 
 @pytest.mark.parametrize("name", ["blk.0.ffn_up_exps.weight", "blk.0.ffn_gate_inp_shexp.weight", "blk.0.attn_q.weight"])
@@ -121,19 +117,19 @@ def test_dimensions_of_one_before_the_others_change_nothing(name: str, tmp_path:
     metadata, tensors = tiny("qwen2moe")
     changed = dict(tensors)
     changed[name] = tensors[name].reshape((1, *tensors[name].shape))
-    check_logits(GGUFFiles(written(tmp_path / "m.gguf", metadata, changed)), metadata, tensors, cache=tmp_path)
+    check_logits(GGUFFiles(write_gguf(tmp_path / "m.gguf", metadata, changed)), metadata, tensors, cache=tmp_path)
 
 
 @pytest.mark.parametrize("is_file", [True, False])
 def test_adapters_that_change_experts_are_refused_by_name(is_file: bool, tmp_path: Path) -> None:
     metadata, tensors = tiny("qwen3moe")
-    base = written(tmp_path / "m.gguf", metadata, tensors)
+    base = write_gguf(tmp_path / "m.gguf", metadata, tensors)
     pair = np.ones((4, 64), np.float32), np.ones((32, 4), np.float32)
     if is_file:
         stated = {"general.architecture": "qwen3moe", "general.type": "adapter", "adapter.type": "lora"}
         name = "blk.1.ffn_gate_exps.weight"
         stored = {f"{name}.lora_{side}": array for side, array in zip("ab", pair, strict=True)}
-        adapter = written(tmp_path / "a.gguf", stated, stored)
+        adapter = write_gguf(tmp_path / "a.gguf", stated, stored)
     else:
         name = "blk.1.ffn_gate.5.weight"
         adapter = write_peft(tmp_path / "a", "qwen3moe", {name: pair}, metadata)

@@ -16,7 +16,7 @@ from onward.model_files.safetensors import SafetensorsFiles
 from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
 from tests.checkpoints.hugging_face import write_folder
-from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.making import write_gguf
 from tests.checkpoints.test_architectures import check_logits
 from tests.checkpoints.tiny import CONTEXT, tiny
 
@@ -38,7 +38,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
     if request.param == "gguf":
         metadata, tensors = tiny("phi3")
         metadata, tensors = metadata | stated, tensors | factors
-        path = write_gguf(tmp_path / "m.gguf", metadata, {name: floats(array) for name, array in tensors.items()})
+        path = write_gguf(tmp_path / "m.gguf", metadata, tensors)
         return GGUFFiles(path), metadata, tensors
     metadata, tensors = write_folder(tmp_path / "m", "phi3")
     config = json.loads((tmp_path / "m/config.json").read_text(encoding="utf-8"))
@@ -76,7 +76,7 @@ def test_the_context_that_is_asked_for_decides_about_the_positions(made: Made, t
 def test_factors_that_do_not_fit_are_refused(factors: dict[str, int], words: str, tmp_path: Path) -> None:
     metadata, tensors = tiny("phi3")
     tensors |= {f"rope_factors_{name}.weight": np.ones(count, np.float32) for name, count in factors.items()}
-    path = write_gguf(tmp_path / "m.gguf", metadata, {name: floats(array) for name, array in tensors.items()})
+    path = write_gguf(tmp_path / "m.gguf", metadata, tensors)
     [problem] = GGUFFiles(path).contents_problems()
     assert words in problem
     with pytest.raises(CheckpointError, match=words):

@@ -33,9 +33,10 @@ from onward.models.resolve import resolve
 from onward.settings import Settings
 from tests.checkpoints.hugging_face import write_folder
 from tests.checkpoints.mtp import predicting_layer, write_predicting_folder
+from tests.checkpoints.tiny import write_tiny
 from tests.engines.cluster.local_transport import LocalReplica, LocalTransport
 from tests.examples import slow_but
-from tests.runtimes.native.test_adapters import write_adapter, write_base
+from tests.runtimes.native.test_adapters import write_adapter
 from tests.toy_backend import backend_of, let_steps_count_the_same
 
 UPSTREAM = "there=vllm+http://127.0.0.1:1"
@@ -89,7 +90,7 @@ def test_a_model_with_other_tokens_is_refused_and_both_are_named(model: str) -> 
 
 
 def test_a_base_and_its_adapters_have_one_draft_model_and_no_byte_changes(tmp_path: Path) -> None:
-    base = str(write_base(tmp_path / "base.gguf", "llama"))
+    base = str(write_tiny(tmp_path / "base.gguf", "llama"))
     lora = tuple((name, str(write_adapter(tmp_path / name, "llama", seed))) for seed, name in enumerate("ab", 1))
     settings = Settings(model=(base,), lora=lora, kv_memory=8_000_000, engine_process="off")
 
@@ -108,7 +109,7 @@ def test_a_base_and_its_adapters_have_one_draft_model_and_no_byte_changes(tmp_pa
 
     assert answers(replace(settings, draft=(("", base),))) == answers(settings)
     with pytest.raises(SetupError, match="base and a have one engine, and so one draft model"):
-        other = str(write_base(tmp_path / "other.gguf", "llama"))
+        other = str(write_tiny(tmp_path / "other.gguf", "llama"))
         compose(replace(settings, draft=(("", base), ("a", other))))
     with pytest.raises(SetupError, match=r"base\+a cannot draft for base, because it has an adapter"):
         compose(replace(settings, draft=(("", f"{base}+{tmp_path / 'a'}"),)))
@@ -237,7 +238,7 @@ def test_a_replica_of_a_cluster_has_its_draft_model() -> None:
 def test_law_2_models_whose_sequences_have_states_draft_and_are_drafted_for(
     model: str, draft: str, tmp_path: Path
 ) -> None:
-    base, small = (str(write_base(tmp_path / f"{role}.gguf", name)) for role, name in (("m", model), ("d", draft)))
+    base, small = (str(write_tiny(tmp_path / f"{role}.gguf", name)) for role, name in (("m", model), ("d", draft)))
     settings = Settings(model=(base,), kv_memory=4_000_000, engine_process="off", cache_dir=tmp_path)
     plain, _ = asked(settings)
     drafted, load = asked(replace(settings, draft=(("", small),)))

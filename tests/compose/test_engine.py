@@ -9,7 +9,7 @@ import pytest
 from onward.compose.engine import EngineConfig, load_models, make_engine
 from onward.models.resolve import resolve
 from onward.settings import Settings
-from tests.runtimes.native.test_adapters import write_base
+from tests.checkpoints.tiny import write_tiny
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from tests.runtimes.native.test_adapters import write_base
 def test_as_many_sequences_as_have_states_are_computed_together(
     max_rows: int, prefix_cache: bool, most: int, note: str, tmp_path: Path
 ) -> None:
-    path, notes = write_base(tmp_path / "qwen35.gguf", "qwen35"), list[str]()
+    path, notes = write_tiny(tmp_path / "qwen35.gguf", "qwen35"), list[str]()
     settings = Settings(
         kv_memory=4_000_000, threads=1, cache_dir=tmp_path, max_rows=max_rows, prefix_cache=prefix_cache
     )

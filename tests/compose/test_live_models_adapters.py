@@ -12,8 +12,9 @@ import pytest
 from onward.backends.base import ModelChange
 from onward.errors import ModelNameError, SetupError
 from tests.checkpoints.mtp import predicting_layer, write_predicting_gguf
+from tests.checkpoints.tiny import write_tiny
 from tests.compose.test_live_models import LONG, OUTSIDE, Live, allow, live, toy
-from tests.runtimes.native.test_adapters import write_adapter, write_base
+from tests.runtimes.native.test_adapters import write_adapter
 
 Test = Callable[[Live], Awaitable[None]]
 ASKED: dict[str, Any] = {"prompt": "abc cab", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
@@ -24,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     """A model folder with adapters of the base, which is next to it."""
     found = tmp_path / "folder"
     found.mkdir()
-    write_base(tmp_path / "base.gguf", "llama")
+    write_tiny(tmp_path / "base.gguf", "llama")
     for seed, name in enumerate(("one", "two", "three"), 1):
         write_adapter(found / f"{name}.gguf", "llama", seed)
     return found
@@ -247,7 +248,7 @@ def test_settings_that_are_read_again_load_adapters_into_the_engine_that_runs(fo
         assert await answer(live, "two") != changed
         await live.apply(lora=(one,))
         assert await answer(live, "one") == before
-        again = write_base(folder.parent / "again.gguf", "llama")
+        again = write_tiny(folder.parent / "again.gguf", "llama")
         again.replace(folder.parent / "base.gguf")  # the same bytes in another file
         await live.apply(lora=(one,))
         assert live.backend.served["base"].engine is not engine

@@ -17,7 +17,7 @@ from onward.models.hub import HubName
 from onward.settings import Settings, UpstreamName
 from onward.values import ContentFilterSetting
 from tests.checkpoints.hugging_face import write_folder
-from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.making import write_gguf
 from tests.checkpoints.tiny import tiny
 
 UPSTREAMS = ("llama-server b1 /m.gguf 1 2", "vllm 0.1 model", "sglang 0.1 model")
@@ -54,8 +54,7 @@ def unheard_of(tmp_path: Path) -> Path:
     """A GGUF file of an architecture that llama.cpp may compute, and Onward does not."""
     metadata, tensors = tiny("llama")
     metadata = {key.replace("llama.", "unheard."): value for key, value in metadata.items()}
-    stored = {name: floats(array) for name, array in tensors.items()}
-    return write_gguf(tmp_path / "m.gguf", metadata | {"general.architecture": "unheard"}, stored)
+    return write_gguf(tmp_path / "m.gguf", metadata | {"general.architecture": "unheard"}, tensors)
 
 
 @pytest.mark.parametrize("model", ["awq", "unheard_of"])

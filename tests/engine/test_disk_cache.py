@@ -33,13 +33,6 @@ BLOCK_TOKENS, BLOCK_BYTES = 32, 256
 OpenEngine = Callable[..., ToyEngine]
 
 
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine of the tests may be slow."""
-    monkeypatch.setattr(disk_cache, "READ_SECONDS", 600.0)
-    monkeypatch.setattr(disk_cache, "PREFIX_CACHE_SAVE_SECONDS", 600.0)
-
-
 @pytest.fixture
 def open_engine(tmp_path: Path) -> Iterator[OpenEngine]:
     """Makes engines over one folder, with this many blocks."""

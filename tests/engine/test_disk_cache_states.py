@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.engine import block_writer, disk_cache
+from onward.engine import block_writer
 from onward.engine.block_files import BlockFiles, file_bytes, forget
 from onward.engine.disk_cache import DiskCache
 from tests.engine.harness import ToyEngine, make_job, run_alone, serve, wait_for_writer
@@ -20,13 +20,6 @@ from tests.examples import examples
 
 STATE_FILE = file_bytes(16, None)
 OpenEngine = Callable[..., ToyEngine]
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine of the tests may be slow."""
-    monkeypatch.setattr(disk_cache, "READ_SECONDS", 600.0)
-    monkeypatch.setattr(disk_cache, "PREFIX_CACHE_SAVE_SECONDS", 600.0)
 
 
 @pytest.fixture

@@ -15,9 +15,10 @@ import httpx2
 import pytest
 
 import onward
+from tests.checkpoints.tiny import write_tiny
 from tests.cli.conftest import onward as onward_command
 from tests.processes import ServerProcess, server_process
-from tests.runtimes.native.test_adapters import write_adapter, write_base
+from tests.runtimes.native.test_adapters import write_adapter
 from tests.waiting import PATIENCE_SECONDS
 
 if not sys.platform.startswith("linux"):
@@ -50,7 +51,7 @@ class Files(NamedTuple):
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     folder = tmp_path_factory.mktemp("adapters")
     paths = {name: write_adapter(folder / f"{name}.gguf", "llama", seed) for seed, name in enumerate(NAMES) if seed}
-    return Files(write_base(folder / "base.gguf", "llama"), paths)
+    return Files(write_tiny(folder / "base.gguf", "llama"), paths)
 
 
 @pytest.fixture(scope="module")

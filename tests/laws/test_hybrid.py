@@ -18,13 +18,12 @@ from onward.completions.limits import RequestLimits
 from onward.completions.plan import ServedModel, plan
 from onward.compose import compose
 from onward.engine.step import Engine
-from onward.engines.book import Journal
 from onward.model_files.gguf import GGUFFiles
 from onward.sampling.sampler import Sampler
 from onward.settings import Settings
 from tests.engine.harness import events_of
 from tests.examples import slow_but
-from tests.laws.test_real_resume import by_choice
+from tests.laws.resuming import by_choice, remaining_jobs
 from tests.runtimes.native.test_model import load, write
 from tests.toy_backend import complete, running
 
@@ -149,11 +148,8 @@ def test_law_2_a_job_cut_at_any_step_and_resumed_continues_with_the_same_bits(pa
         jobs = [job for planned in plans for job in planned.jobs]
         whole = by_choice(events_of(engine(), jobs))
         for cut in (1, 2, 7, 20):
-            journals = {job.id: Journal(job) for job in jobs}
             first = events_of(engine(), jobs, max_steps=cut)
-            for event in first:
-                journals[event.job].record(event)
-            rest = [job for journal in journals.values() if (job := journal.remaining()) is not None]
+            rest = remaining_jobs(jobs, first)
             assert any(job.resume for job in rest)
             assert by_choice(first + events_of(engine(), rest)) == whole
     finally:

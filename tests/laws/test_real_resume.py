@@ -12,16 +12,14 @@ import pytest
 from onward.api.openai.decode import check_request
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import ServedModel, plan
-from onward.engine.events import Decoded, Event
 from onward.engine.model import ModelRunner, Tokenizer
 from onward.engine.step import Engine
-from onward.engines.book import Journal
 from onward.models.resolve import resolve
 from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
-from onward.sampling.outputs import Sampled
 from onward.sampling.sampler import Sampler
 from tests.engine.harness import events_of
+from tests.laws.resuming import by_choice, remaining_jobs
 
 pytestmark = pytest.mark.real
 
@@ -54,19 +52,6 @@ def new_engine(loaded: Loaded) -> Engine:
     return Engine(loaded.model, loaded.tokenizer, Sampler(loaded.model.vocab_size))
 
 
-def by_choice(events: list[Event]) -> dict[tuple[int, int], tuple[list[int], list[str], str | None]]:
-    """Tokens, exact log-probabilities and finish reason of each choice, by job and choice."""
-    found: dict[tuple[int, int], tuple[list[int], list[str], str | None]] = {}
-    for event in events:
-        if isinstance(event, Decoded):
-            tokens, numbers, _ = found.get((event.job, event.choice), ([], [], None))
-            sampled: list[Sampled] = event.tokens
-            tokens = [*tokens, *(one.token for one in sampled)]
-            numbers = [*numbers, *(float(one.logprob).hex() for one in sampled)]
-            found[event.job, event.choice] = tokens, numbers, event.finish_reason
-    return found
-
-
 @pytest.mark.slow
 def test_law_2_a_real_job_cut_at_any_step_and_resumed_continues_with_the_same_bits(loaded: Loaded) -> None:
     model, ids = loaded.model, itertools.count()
@@ -76,10 +61,7 @@ def test_law_2_a_real_job_cut_at_any_step_and_resumed_continues_with_the_same_bi
     jobs = [job for planned in plans for job in planned.jobs]
     whole = by_choice(events_of(new_engine(loaded), jobs))
     for cut in (1, 2, 7, 20, 33):
-        journals = {job.id: Journal(job) for job in jobs}
         first = events_of(new_engine(loaded), jobs, max_steps=cut)
-        for event in first:
-            journals[event.job].record(event)
-        rest = [job for journal in journals.values() if (job := journal.remaining()) is not None]
+        rest = remaining_jobs(jobs, first)
         assert any(job.resume for job in rest)
         assert by_choice(first + events_of(new_engine(loaded), rest)) == whole

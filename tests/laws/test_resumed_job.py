@@ -3,7 +3,6 @@ events."""
 
 from __future__ import annotations
 
-import math
 import random
 from typing import Unpack
 
@@ -18,28 +17,15 @@ from onward.engine.events import Decoded, Event, Prefilled
 from onward.engine.job import Job
 from onward.engines.book import Journal
 from onward.model_files.toy import END
-from onward.sampling.outputs import Sampled
 from onward.sampling.params import Mirostat
 from onward.text.assembler import TextRules
 from tests.engine.harness import EngineOptions, JobOptions, events_of, make_engine, make_job, steps_of
 from tests.examples import examples, slow_but
+from tests.laws.resuming import by_choice, remaining_jobs
 
 STORY = "once upon a time there was a little fox who lived at the edge of the wood"
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["fox", "wood"]}, "b": {"type": "integer"}}, "required": ["a"]}
-
-
-def by_choice(events: list[Event]) -> dict[tuple[int, int], tuple[list[Sampled], str | None]]:
-    """Sampled tokens and finish reason by job and choice; checks that nothing follows a finish. NaN, which is not
-    equal to itself, becomes +inf, which is not a log-probability."""
-    found: dict[tuple[int, int], tuple[list[Sampled], str | None]] = {}
-    for event in events:
-        if isinstance(event, Decoded):
-            tokens, finish = found.get((event.job, event.choice), ([], None))
-            assert finish is None
-            sampled = [one._replace(logprob=math.inf) if math.isnan(one.logprob) else one for one in event.tokens]
-            found[event.job, event.choice] = [*tokens, *sampled], event.finish_reason
-    return found
 
 
 class Interrupted:
@@ -53,10 +39,7 @@ class Interrupted:
     def check_resumed(self, cut: int) -> int:
         """Resume all jobs in another engine after `cut` steps. Returns how many had been prefilled."""
         first = [event for step in self._steps[:cut] for event in step]
-        journals = {job.id: Journal(job) for job in self._jobs}
-        for event in first:
-            journals[event.job].record(event)
-        rest = [job for journal in journals.values() if (job := journal.remaining()) is not None]
+        rest = remaining_jobs(self._jobs, first)
         rest = msgspec.msgpack.decode(msgspec.msgpack.encode(rest), type=list[Job])  # as another process receives them
         second = events_of(make_engine(**self._options), rest)
         assert by_choice(first + second) == by_choice(self._whole)

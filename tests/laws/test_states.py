@@ -26,7 +26,6 @@ from onward.engine.job import Job
 from onward.engine.model import Hook, Row, nothing
 from onward.engine.step import Engine
 from onward.engine_load import EngineLoad
-from onward.engines.book import Journal
 from onward.model_files.gguf import GGUFFiles
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.native.model import NativeModel
@@ -35,8 +34,8 @@ from tests.engine.harness import JobResult, ToyEngine, make_job, run_alone
 from tests.engine.harness import run as run_toy
 from tests.engine.toy_states import engine_with_states
 from tests.examples import slow_but
+from tests.laws.resuming import by_choice, remaining_jobs
 from tests.laws.test_hybrid import BEGINNING, SHAPES, Alone, answers_alone, answers_in_a_crowd, ask, make_backend
-from tests.laws.test_real_resume import by_choice
 from tests.runtimes.native.test_model import load, write
 from tests.toy_backend import running
 
@@ -362,12 +361,8 @@ def test_law_2_a_job_cut_at_any_step_and_resumed_continues_with_the_same_bits(be
     jobs = bench.jobs(*(SHAPES[shape] for shape in ("sampled", "greedy", "choices")))
     whole = by_choice(run(bench.engine(), jobs))
     for cut in (1, 2, 4, 9, 20):
-        journals = {job.id: Journal(job) for job in jobs}
         first = run(bench.engine(), jobs, max_steps=cut)
-        for event in first:
-            journals[event.job].record(event)
-        rest = [job for journal in journals.values() if (job := journal.remaining()) is not None]
-        assert by_choice(first + run(bench.engine(), rest)) == whole
+        assert by_choice(first + run(bench.engine(), remaining_jobs(jobs, first))) == whole
 
 
 def with_predictions(jobs: list[Job], events: list[Event], wrong: float) -> list[Job]:
@@ -375,7 +370,7 @@ def with_predictions(jobs: list[Job], events: list[Event], wrong: float) -> list
     random, said = np.random.default_rng(1), by_choice(events)
     predicted = []
     for job in jobs:
-        tokens = [token if random.random() >= wrong else 7 for token in said[job.id, 0][0]]
+        tokens = [sampled.token if random.random() >= wrong else 7 for sampled in said[job.id, 0][0]]
         predicted.append(replace(job, prediction=tuple(tokens)))
     return predicted
 
@@ -421,12 +416,8 @@ def test_law_2_a_job_with_drafts_cut_at_any_step_and_resumed_continues_with_the_
     plain = run(bench.engine(speculate=False), jobs)
     predicted = with_predictions(jobs, plain, 0.15)
     for cut in (3, 4, 5, 6, 9):
-        journals = {job.id: Journal(job) for job in predicted}
         first = run(bench.drafting(), predicted, max_steps=cut)
-        for event in first:
-            journals[event.job].record(event)
-        rest = [job for journal in journals.values() if (job := journal.remaining()) is not None]
-        assert by_choice(first + run(bench.drafting(), rest)) == by_choice(plain)
+        assert by_choice(first + run(bench.drafting(), remaining_jobs(predicted, first))) == by_choice(plain)
 
 
 def test_law_2_masks_that_come_late_change_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,8 +425,8 @@ def test_law_2_masks_that_come_late_change_nothing(bench: Bench, monkeypatch: py
     request = {"prompt": LONG[:70], "max_tokens": 12, "ignore_eos": False, "logprobs": 1}
     jobs = [replace(job, grammar=regex_grammar("[a-z ]{6}hello[a-z ]{20}")) for job in bench.jobs(request)]
     expected = by_choice(run(bench.engine(speculate=False), jobs))
-    for tokens, _, _ in expected.values():
-        assert re.fullmatch(rb"[a-z ]+", b"".join(map(bench.tokenizer.token_bytes, tokens)))
+    for tokens, _ in expected.values():
+        assert re.fullmatch(rb"[a-z ]+", b"".join(bench.tokenizer.token_bytes(each.token) for each in tokens))
     monkeypatch.setattr(constraints, "MAX_WAIT_SECONDS", 0.0)
     other, turns = bench.drafting(), itertools.count()
     late = other.constraints.late

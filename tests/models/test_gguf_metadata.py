@@ -12,7 +12,7 @@ import pytest
 
 from onward.errors import HubUnreachable
 from onward.models import gguf_metadata
-from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.making import write_gguf
 from tests.checkpoints.tiny import tiny
 
 from .doors import tokens
@@ -27,7 +27,7 @@ def write(path: Path, **more: Any) -> Path:
     """Write a tiny model, after which many more bytes follow."""
     metadata, tensors = tiny("llama")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_gguf(path, metadata | more, {name: floats(array) for name, array in tensors.items()})
+    write_gguf(path, metadata | more, tensors)
     with path.open("ab") as file:
         file.write(FILLING)
     return path

@@ -16,7 +16,7 @@ from onward.models.gguf_names import choose
 from onward.models.hub import hub_name
 from onward.models.resolve import resolve, split_adapter
 from onward.settings import Settings, adapted_models
-from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.making import write_gguf
 from tests.checkpoints.tiny import tiny
 
 FILES = [
@@ -72,7 +72,7 @@ def test_names_of_the_hub_have_a_repository_a_revision_and_a_file(
 def gguf(path: Path) -> Path:
     metadata, tensors = tiny("llama")
     path.parent.mkdir(parents=True, exist_ok=True)
-    return write_gguf(path, metadata, {name: floats(array) for name, array in tensors.items()})
+    return write_gguf(path, metadata, tensors)
 
 
 class Hub:

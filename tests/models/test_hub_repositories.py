@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests.checkpoints.hugging_face import write_folder
-from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.making import write_gguf
 from tests.checkpoints.tiny import tiny
 from tests.cli.terminal import COMMAND
 
@@ -113,7 +113,7 @@ def parts(folder: Path, pattern: str) -> None:
 def gguf(path: Path) -> None:
     metadata, tensors = tiny("llama")
     path.parent.mkdir(parents=True)
-    write_gguf(path, metadata, {name: floats(array) for name, array in tensors.items()})
+    write_gguf(path, metadata, tensors)
 
 
 REPOSITORIES: dict[str, Any] = {

@@ -34,7 +34,7 @@ HIGH = RANDOM.normal(size=(HIDDEN, 2)).astype(np.float32)
 def gguf(path: Path) -> Path:
     metadata, tensors = tiny("llama")
     path.parent.mkdir(parents=True, exist_ok=True)
-    return write_gguf(path, metadata, {name: floats(array) for name, array in tensors.items()})
+    return write_gguf(path, metadata, tensors)
 
 
 def peft(folder: Path, **stated: Any) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.making import write_gguf
 from tests.checkpoints.tiny import tiny
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -88,4 +88,4 @@ def model_with(folder: Path, tokenizer: dict[str, Any], **general: Any) -> Path:
     random = np.random.default_rng(5)
     tensors["token_embd.weight"] = random.normal(size=(rows, hidden)).astype(np.float32)
     kept |= {f"general.{name}": value for name, value in general.items()} | tokenizer
-    return write_gguf(folder / "m.gguf", kept, {name: floats(array) for name, array in tensors.items()})
+    return write_gguf(folder / "m.gguf", kept, tensors)

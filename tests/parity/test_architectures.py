@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onward.checkpoints import table
 from onward.loop_thread import LoopThread
 from onward.model_files.toy import END
-from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.making import write_gguf
 from tests.checkpoints.tiny import BIASED, HIDDEN, last_norm, tiny
 from tests.engines.upstreams.byte_model import CONTEXT, byte_vocabulary
 
@@ -116,7 +116,7 @@ def write_letters_model(path: Path, name: str) -> Path:
     tensors[f"{last}.weight"] = np.ones(HIDDEN, np.float32)
     if f"{last}.bias" in tensors:
         tensors[f"{last}.bias"] = np.zeros(HIDDEN, np.float32)
-    return write_gguf(path, metadata, {tensor: floats(weights) for tensor, weights in tensors.items()})
+    return write_gguf(path, metadata, tensors)
 
 
 def _without_first(weights: NDArray[Any], *, is_experts: bool) -> NDArray[Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.making import write_gguf
 from tests.checkpoints.tiny import tiny
 from tests.playground.browser import HEADLESS, KEY
 from tests.processes import served
@@ -47,7 +47,7 @@ def instruct(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     metadata, tensors = tiny("llama")
     metadata["tokenizer.chat_template"] = TEMPLATE
     path = tmp_path_factory.mktemp("instruct") / "instruct.gguf"
-    write_gguf(path, metadata, {name: floats(each) for name, each in tensors.items()})
+    write_gguf(path, metadata, tensors)
     with served("--model", str(path), model=None) as url:
         yield url
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from onward.errors import HubUnreachable
 from onward.models.catalogue import catalogue
 from onward.models.pull import pull, pulled_path
@@ -28,6 +30,14 @@ def fetch(name: str) -> Path:
     if not is_allowed and pulled_path(entry, cache_folder()) is None:
         raise HubUnreachable(f"{name} has {entry.size}: set ONWARD_TEST_LARGE_MODELS=1 to fetch it")
     return pull(entry, cache_folder(), print, accepts_terms=True)
+
+
+def fetched(name: str) -> Path:
+    """The same, where a test that needs it is skipped without it."""
+    try:
+        return fetch(name)
+    except HubUnreachable as reason:
+        pytest.skip(str(reason))
 
 
 if __name__ == "__main__":

@@ -12,11 +12,10 @@ from benchmarks.accuracy import CHOICES, CLOZE, Pair, Scored, choice_hits, cloze
 
 import onward
 from onward.checkpoints.gguf import read_gguf
-from onward.errors import HubUnreachable
 from onward.model_files.gguf import GGUFFiles
 from tests.checkpoints.reference import Reference
 from tests.checkpoints.test_architectures import log_softmax
-from tests.real_models.fetch import MODELS, fetch
+from tests.real_models.fetch import MODELS, fetched
 
 pytestmark = [pytest.mark.slow, pytest.mark.companion]
 
@@ -33,10 +32,7 @@ MAX_EXACT_ECHO_DIFFERENCE, MAX_FAST_ECHO_DIFFERENCE = 1e-3, 0.5
 
 @pytest.fixture(scope="module", params=MODELS)
 def path(request: pytest.FixtureRequest) -> Path:
-    try:
-        return fetch(request.param)
-    except HubUnreachable as reason:
-        pytest.skip(str(reason))
+    return fetched(request.param)
 
 
 @pytest.fixture(scope="module", params=["fast", "exact"])

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from benchmarks.edits import CODE
 
-from onward.errors import HubUnreachable
 from tests.processes import served
-from tests.real_models.fetch import LARGE_MODELS, fetch
+from tests.real_models.fetch import LARGE_MODELS, fetched
 from tests.real_models.infill import HOLES, Hole, is_right
 
 pytestmark = [pytest.mark.slow, pytest.mark.companion]
@@ -33,10 +32,7 @@ EDIT = (
 
 @pytest.fixture(scope="module")
 def path() -> str:
-    try:
-        return str(fetch(LARGE_MODELS[0]))
-    except HubUnreachable as reason:
-        pytest.skip(str(reason))
+    return str(fetched(LARGE_MODELS[0]))
 
 
 @pytest.fixture(scope="module")

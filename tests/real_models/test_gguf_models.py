@@ -14,13 +14,12 @@ import pytest
 import onward
 from onward.checkpoints.gguf import read_gguf
 from onward.engine.model import Row
-from onward.errors import HubUnreachable
 from onward.model_files.gguf import GGUFFiles
 from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
 from tests.checkpoints.reference import Reference
 from tests.checkpoints.test_architectures import log_softmax
-from tests.real_models.fetch import MODELS, fetch
+from tests.real_models.fetch import MODELS, fetched
 
 pytestmark = [pytest.mark.slow, pytest.mark.companion]
 
@@ -40,10 +39,7 @@ MAX_FAST_MEAN_DIFFERENCE = 0.12
 
 @pytest.fixture(scope="module", params=MODELS)
 def path(request: pytest.FixtureRequest) -> Path:
-    try:
-        return fetch(request.param)
-    except HubUnreachable as reason:
-        pytest.skip(str(reason))
+    return fetched(request.param)
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from onward.errors import HubUnreachable
 from onward.model_files.gguf import GGUFFiles
 from tests.real_models.corpus import NUM_LINES, lines
-from tests.real_models.fetch import LARGE_MODELS, MODELS, fetch
+from tests.real_models.fetch import LARGE_MODELS, MODELS, fetched
 from tests.real_models.token_ids import FOLDER, checksum
 
 
@@ -15,10 +14,7 @@ from tests.real_models.token_ids import FOLDER, checksum
 @pytest.mark.companion
 @pytest.mark.parametrize("model", [*MODELS, *LARGE_MODELS])
 def test_token_ids_are_those_of_llama_cpp(model: str) -> None:
-    try:
-        path = fetch(model)
-    except HubUnreachable as reason:
-        pytest.skip(str(reason))
+    path = fetched(model)
     expected = (FOLDER / f"{model}.txt").read_text(encoding="utf-8").split()
     assert len(expected) == NUM_LINES
     tokenizer = GGUFFiles(path).load_tokenizer()

@@ -16,7 +16,7 @@ from onward.ipc.spawn import spawn
 from onward.offload import owner
 from onward.templates import render as rendering
 from onward.templates.render import Message, Render, TemplateError, render
-from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.making import write_gguf
 from tests.checkpoints.tiny import tiny
 from tests.engines.upstreams.byte_model import llama_server
 
@@ -173,7 +173,7 @@ def test_a_prompt_is_that_of_llama_server(name: str, tmp_path: Path) -> None:
     """From the same file, with its own implementation of Jinja."""
     metadata, tensors = tiny("llama")
     metadata["tokenizer.chat_template"] = USUAL[name]
-    path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
+    path = write_gguf(tmp_path / "m.gguf", metadata, tensors)
     body = {"messages": [{"role": each.role, "content": each.content} for each in TURNS]}
     with llama_server(path, "-c", "64", "--no-warmup", "--jinja") as url:
         answer = httpx2.post(f"{url}/apply-template", json=body, timeout=60)

@@ -16,9 +16,8 @@ from onward.kernels import code, executable_memory, self_test
 from onward.machine import AvailableMemory, available_memory, bytes_in_words, cpu_quota
 from tests.checkpoints.float8 import LAYOUTS, convert, is_converted
 from tests.checkpoints.hugging_face import write_folder
-from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.mtp import predicting_layer, write_predicting_folder
-from tests.checkpoints.tiny import tiny
+from tests.checkpoints.tiny import write_tiny
 from tests.cli.conftest import onward
 from tests.runtimes.native.test_adapters import write_adapter
 
@@ -87,8 +86,7 @@ def test_models_of_the_settings_are_named_with_what_a_token_uses_of_them(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("qwen3moe", "llama", "qwen35"):
-        metadata, tensors = tiny(name)
-        write_gguf(tmp_path / f"{name}.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
+        write_tiny(tmp_path / f"{name}.gguf", name)
     paths = [str(tmp_path / f"{name}.gguf") for name in ("qwen3moe", "llama", "nothing", "qwen35")]
     adapters = [write_adapter(tmp_path / f"{name}.lora", name, 1) for name in ("qwen3moe", "llama")]
     named = [f"{name}={path}" for name, path in zip(("fits", "misfit"), adapters, strict=True)]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtimes.native.test_adapters import write_adapter, write_base
+from tests.checkpoints.tiny import write_tiny
+from tests.runtimes.native.test_adapters import write_adapter
 
 from ..conftest import onward
 
@@ -42,7 +43,7 @@ def test_a_model_folder_is_described() -> None:
 
 
 def test_a_model_with_an_adapter_is_described_with_its_path(tmp_path: Path) -> None:
-    base, adapter = write_base(tmp_path / "base.gguf", "llama"), write_adapter(tmp_path / "a.gguf", "llama", 1)
+    base, adapter = write_tiny(tmp_path / "base.gguf", "llama"), write_adapter(tmp_path / "a.gguf", "llama", 1)
     shown = json.loads(onward("models", "show", f"{base}+{adapter}", "--format", "json").stdout)
     assert (shown["id"], shown["path"], shown["adapter"]) == ("base+a.gguf", str(base), str(adapter))
     assert "adapter" not in json.loads(onward("models", "show", str(base), "--format", "json").stdout)

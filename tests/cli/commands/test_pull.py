@@ -12,8 +12,7 @@ from onward.models.catalogue import Entry
 from onward.models.hub import HubName
 from onward.models.pull import FOLDER
 from tests.checkpoints.hugging_face import write_folder
-from tests.checkpoints.making import floats, write_gguf
-from tests.checkpoints.tiny import tiny
+from tests.checkpoints.tiny import write_tiny
 from tests.cli.conftest import onward
 
 
@@ -29,8 +28,7 @@ def pulled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, b
         assert entry.wheels is not None
         path = cache / FOLDER / entry.name / entry.wheels.file
         path.parent.mkdir(parents=True)
-        metadata, tensors = tiny("llama")
-        return write_gguf(path, metadata, {name: floats(array) for name, array in tensors.items()})
+        return write_tiny(path, "llama")
 
     monkeypatch.setattr(resolving, "pull", pull)
     return fetched

@@ -20,9 +20,9 @@ from onward.runtimes.base import LoadedModel
 from onward.runtimes.native import adapters as native_adapters
 from onward.runtimes.native.panel_cache import PanelCache
 from onward.runtimes.table import load_model
-from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.making import write_gguf
 from tests.checkpoints.test_adapter import is_linear, write_gguf_adapter
-from tests.checkpoints.tiny import tiny
+from tests.checkpoints.tiny import tiny, write_tiny
 from tests.examples import slow_but
 from tests.runtimes.native.test_model import OPTIONS, tokens_of
 
@@ -40,11 +40,6 @@ def write_adapter(path: Path, name: str, seed: int, *, embeddings: bool = False)
             low = random.normal(size=(rank, values.shape[1])) / values.shape[1]
             pairs[weight] = low.astype(np.float32), random.normal(size=(len(values), rank)).astype(np.float32)
     return write_gguf_adapter(path, pairs, **{"general.architecture": name})
-
-
-def write_base(path: Path, name: str) -> Path:
-    metadata, tensors = tiny(name)
-    return write_gguf(path, metadata, {key: floats(array) for key, array in tensors.items()})
 
 
 class Adapted:
@@ -73,7 +68,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def base(tmp_path: Path, name: str) -> Iterator[Adapted]:
-    made = Adapted(write_base(tmp_path / "m.gguf", name), threads=2)
+    made = Adapted(write_tiny(tmp_path / "m.gguf", name), threads=2)
     yield made
     made.model.close()
 
@@ -156,7 +151,7 @@ def test_ten_adapters_hold_the_base_once(tmp_path: Path, monkeypatch: pytest.Mon
         place(cache, group, memory)
 
     monkeypatch.setattr(PanelCache, "_place", noted)
-    base = Adapted(write_base(tmp_path / "m.gguf", "llama"))
+    base = Adapted(write_tiny(tmp_path / "m.gguf", "llama"))
     assert len(set(made)) == len(made)
     made.clear()
     allocated: list[int] = []
@@ -175,7 +170,7 @@ def test_ten_adapters_hold_the_base_once(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_tape_is_kept_until_no_thread_can_read_it(tmp_path: Path) -> None:
-    base = Adapted(write_base(tmp_path / "m.gguf", "llama"), threads=2)
+    base = Adapted(write_tiny(tmp_path / "m.gguf", "llama"), threads=2)
     path = write_adapter(tmp_path / "a.gguf", "llama", 1)
     machine = base.model._open()  # type: ignore[attr-defined]
     written, machine._own = machine._own, np.zeros_like(machine._own)  # threads write to it, and nothing here reads it
@@ -190,8 +185,8 @@ def test_a_tape_is_kept_until_no_thread_can_read_it(tmp_path: Path) -> None:
 
 
 def test_an_adapter_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = Adapted(write_base(tmp_path / "m.gguf", "llama"))
-    write_base(tmp_path / "other.gguf", "qwen2")
+    base = Adapted(write_tiny(tmp_path / "m.gguf", "llama"))
+    write_tiny(tmp_path / "other.gguf", "qwen2")
     with pytest.raises(ModelFolderError, match="is not a LoRA adapter, but a model"):
         base.loader.read(tmp_path / "other.gguf")
     with pytest.raises(ModelFolderError, match="was made for 'gpt2', not for 'llama'"):
@@ -217,14 +212,14 @@ def test_changes_of_tables_are_computed(kind: str, tmp_path: Path) -> None:
     random, weight = np.random.default_rng(2), LOOKED_UP[kind]
     rows, width = tensors[weight].shape
     low, high = random.normal(size=(2, width)).astype(np.float32), random.normal(size=(rows, 2)).astype(np.float32)
-    base = Adapted(write_base(tmp_path / "m.gguf", kind))
+    base = Adapted(write_tiny(tmp_path / "m.gguf", kind))
     stated = {"general.architecture": kind, "adapter.lora.alpha": 2.0}
     adapter = base.add(write_gguf_adapter(tmp_path / "a.gguf", {weight: (low, high)}, **stated))
     tokens = tokens_of(base.model, NUM_TOKENS)
     unchanged, found = (np.frombuffer(base.logits(each, tokens), np.float32) for each in ("", adapter))
     base.model.close()
     sums = tensors | {weight: tensors[weight] + high[:, :1] * low[:1] + high[:, 1:] * low[1:]}
-    merged = Adapted(write_gguf(tmp_path / "n.gguf", metadata, {key: floats(array) for key, array in sums.items()}))
+    merged = Adapted(write_gguf(tmp_path / "n.gguf", metadata, sums))
     expected = np.frombuffer(merged.logits("", tokens), np.float32)
     merged.model.close()
     assert np.array_equal(found, expected) and not np.array_equal(found, unchanged)

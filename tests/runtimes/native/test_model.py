@@ -36,11 +36,11 @@ from onward.runtimes.native import model as native_model
 from onward.runtimes.native import panel_cache
 from onward.runtimes.native.panel_cache import PanelCache
 from onward.runtimes.table import load_model
-from tests.checkpoints.making import CODEBOOK_SCALES, NUMBERS, Stored, floats, random_blocks, write_gguf
+from tests.checkpoints.making import CODEBOOK_SCALES, NUMBERS, Stored, Tensors, floats, random_blocks, write_gguf
 from tests.checkpoints.making import SCALES as BLOCK_SCALES
 from tests.checkpoints.reference import Reference
 from tests.checkpoints.test_architectures import OF_FOLDERS
-from tests.checkpoints.tiny import ARCHITECTURES, tiny
+from tests.checkpoints.tiny import ARCHITECTURES, tiny, write_tiny
 from tests.examples import slow_but
 from tests.processes import ROOT, served
 
@@ -76,8 +76,7 @@ def log_softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def write(folder: Path, name: str) -> Path:
-    metadata, tensors = tiny(name)
-    return write_gguf(folder / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
+    return write_tiny(folder / "m.gguf", name)
 
 
 def load(path: Path, **changes: Any) -> LoadedModel:
@@ -302,7 +301,7 @@ def test_drafts_of_several_sequences_and_turns_have_the_bits_of_one_step_per_tok
 
 
 @pytest.mark.parametrize("name", slow_but([PLAIN, "lfm2", "qwen35"], [PLAIN, *OTHERS, *RECURRENT]))
-def test_a_step_of_more_rows_than_the_memory_holds_takes_several_turns(
+def test_a_step_of_more_rows_than_the_memory_holds_takes_several_passes(
     name: str, models: Callable[..., ModelRunner]
 ) -> None:
     model = models(name)
@@ -331,7 +330,7 @@ def test_a_long_sequence_has_the_same_bits_on_any_number_of_threads(name: str, s
     metadata[f"{name}.context_length"] = 4096
     if name == "gemma3":
         metadata["gemma3.attention.sliding_window"] = 1500
-    path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
+    path = write_gguf(tmp_path / "m.gguf", metadata, tensors)
     found = []
     for threads in (1, several):
         model = load(path, threads=threads, kv_memory=16_000_000).model
@@ -518,8 +517,7 @@ def test_embeddings_that_do_not_fit_as_numbers_are_reported_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata, tensors = tiny("llama")
-    stored = {name: floats(array) for name, array in tensors.items()}
-    stored["token_embd.weight"] = random_blocks("IQ4_NL", 30, 64)
+    stored: Tensors = {**tensors, "token_embd.weight": random_blocks("IQ4_NL", 30, 64)}
     monkeypatch.setattr("onward.runtimes.native.load.available_memory", lambda: AvailableMemory(1000))
     words = r"embeddings of .*m\.gguf are of type IQ4_NL, and take 8 KiB of memory as float32, but 1 KiB are free"
     with pytest.raises(MemoryTooSmall, match=words):
@@ -534,7 +532,7 @@ def deeper(name: str, folder: Path) -> Path:
     for layer in range(first, 5):
         copies = {key: array for key, array in tensors.items() if key.startswith("blk.1.")}
         tensors |= {key.replace("blk.1.", f"blk.{layer}."): array * (1 - layer / 10) for key, array in copies.items()}
-    return write_gguf(folder / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
+    return write_gguf(folder / "m.gguf", metadata, tensors)
 
 
 @pytest.mark.parametrize(
@@ -631,8 +629,7 @@ def test_a_model_that_must_fit_into_the_memory_is_refused_if_it_does_not(
 
 def test_weights_that_are_quantised_are_not_rounded_again(tmp_path: Path) -> None:
     metadata, tensors = tiny("llama")
-    stored = {name: floats(array) for name, array in tensors.items()}
-    stored["blk.0.attn_q.weight"] = random_blocks("Q8_0", 64, 64)
+    stored: Tensors = {**tensors, "blk.0.attn_q.weight": random_blocks("Q8_0", 64, 64)}
     with pytest.raises(SetupError, match="quantised already"):
         load(write_gguf(tmp_path / "m.gguf", metadata, stored), weights="int8")
 
@@ -641,8 +638,7 @@ def test_weights_that_are_quantised_are_not_rounded_again(tmp_path: Path) -> Non
 def test_the_memory_of_states_has_a_note_unless_the_model_drafts(draft_context: int | None, tmp_path: Path) -> None:
     """A draft model has two states, whatever --kv-memory is."""
     metadata, tensors = tiny("qwen35")
-    stored = {name: floats(array) for name, array in tensors.items()}
-    loaded = load(write_gguf(tmp_path / "m.gguf", metadata, stored), draft_context=draft_context)
+    loaded = load(write_gguf(tmp_path / "m.gguf", metadata, tensors), draft_context=draft_context)
     loaded.model.close()
     assert any("sequence has a state of" in note for note in loaded.notes) == (draft_context is None)
 
@@ -650,8 +646,7 @@ def test_the_memory_of_states_has_a_note_unless_the_model_drafts(draft_context: 
 @pytest.mark.slow
 def test_weights_that_grow_have_a_note(tmp_path: Path) -> None:
     metadata, tensors = tiny("llama")
-    stored = {name: floats(array) for name, array in tensors.items()}
-    stored["blk.0.ffn_down.weight"] = random_blocks("IQ4_NL", 64, 96)
+    stored: Tensors = {**tensors, "blk.0.ffn_down.weight": random_blocks("IQ4_NL", 64, 96)}
     loaded = load(write_gguf(tmp_path / "m.gguf", metadata, stored))
     loaded.model.close()
     assert any(note.startswith("Weights of type IQ4_NL are expanded, exactly") for note in loaded.notes)

@@ -139,7 +139,7 @@ def test_layers_of_different_sizes_are_refused_as_llama_server_refuses_them(
         whole_matrix = tensors[f"blk.1.{by_inputs}.weight"]
         cut = whole_matrix[:, : whole_matrix.shape[1] * other // usual]
         tensors[f"blk.1.{by_inputs}.weight"] = np.ascontiguousarray(cut)
-    path = write_gguf(tmp_path / "m.gguf", metadata, {each: floats(array) for each, array in tensors.items()})
+    path = write_gguf(tmp_path / "m.gguf", metadata, tensors)
     with pytest.raises(CheckpointError, match="layers of different sizes"):
         load(path)
     with pytest.raises(AssertionError, match="llama-server has ended"), llama_server(path, *PRECISE):
