@@ -257,6 +257,17 @@ def test_no_button_is_cut_off_on_a_narrow_phone(browser: Browser, site: str, wid
     context.close()
 
 
+@pytest.mark.parametrize("path", ["/docs", "/usage"])
+def test_the_other_pages_are_not_wider_than_a_narrow_phone(browser: Browser, site: str, path: str) -> None:
+    context = open_context(browser, **PHONE | {"viewport": {"width": 320, "height": 700}})
+    page = context.new_page()
+    page.goto(site + path)
+    expect(page.get_by_role("navigation").first).to_be_visible()
+    width = page.evaluate("document.documentElement.scrollWidth")
+    context.close()
+    assert width == 320
+
+
 def test_the_tree_is_next_to_document_and_settings_where_there_is_room(browser: Browser, site: str) -> None:
     context = open_context(browser, viewport={"width": 1700, "height": 900})
     playground = Playground(context.new_page(), site).open().generate()
