@@ -23,15 +23,14 @@ from onward.constraints.grammar import regex_grammar
 from onward.engine import constraints, draft_budget
 from onward.engine.events import Event, Failed, Prefilled
 from onward.engine.job import Job
-from onward.engine.model import Hook, Row, nothing
+from onward.engine.model import Hook, Row
 from onward.engine.step import Engine
 from onward.engine_load import EngineLoad
 from onward.model_files.gguf import GGUFFiles
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.native.model import NativeModel
 from onward.sampling.sampler import Sampler
-from tests.engine.harness import JobResult, ToyEngine, make_job, run_alone
-from tests.engine.harness import run as run_toy
+from tests.engine.harness import JobResult, ToyEngine, events_of, make_job, run, run_alone
 from tests.engine.toy_states import engine_with_states
 from tests.examples import slow_but
 from tests.laws.resuming import by_choice, remaining_jobs
@@ -90,16 +89,11 @@ def test_law_3_the_same_bytes_from_a_disk(alone: Alone, path: Path, tmp_path: Pa
     assert damaged[:2] == [0, 0] and damaged[2] > 0
 
 
-class Checked(Engine):
-    """Checks its bookkeeping after each step. Fails the steps in `fails_at`."""
+class Failing(Engine):
+    """Fails the steps in `fails_at`."""
 
     fails_at: tuple[int, ...] = ()
     num_evaluated = 0
-
-    def step(self, before_compute: Hook = nothing) -> list[Event]:
-        found = super().step(before_compute)
-        self.check()
-        return found
 
     def evaluated(self, rows: list[Row], before_compute: Hook) -> NDArray[np.float32]:
         self.num_evaluated += 1
@@ -119,11 +113,11 @@ class Bench:
         self.served = ServedModel.create("m", self.tokenizer, self.model.vocab_size, self.model.context_length)
         self._ids, self._numbers = itertools.count(), itertools.count()
 
-    def engine(self, **options: Any) -> Checked:
+    def engine(self, **options: Any) -> Failing:
         sampler, tokenizer = Sampler(self.model.vocab_size), self.tokenizer
-        return Checked(self.model, tokenizer, sampler, load_tokenizer=lambda: tokenizer, **options)
+        return Failing(self.model, tokenizer, sampler, load_tokenizer=lambda: tokenizer, **options)
 
-    def drafting(self) -> Checked:
+    def drafting(self) -> Failing:
         """An engine whose steps all take as long, whatever they compute: drafts always pay."""
         ticks = itertools.count()
         return self.engine(clock=lambda: float(next(ticks)))
@@ -146,21 +140,9 @@ def bench(path: Path) -> Iterator[Bench]:
     made.model.close()
 
 
-def run(engine: Engine, jobs: list[Job], max_steps: int | None = None) -> list[Event]:
-    """The events of jobs that are added at once."""
-    for job in jobs:
-        engine.add(job)
-    events: list[Event] = []
-    for _ in itertools.count() if max_steps is None else range(max_steps):
-        if engine.idle:
-            break
-        events += engine.step()
-    return events
-
-
 def answers(bench: Bench, engine: Engine, **request: Any) -> tuple[int, Any]:
     """The number of tokens of a prompt that came from the cache, and the answer."""
-    events = run(engine, bench.jobs(request))
+    events = events_of(engine, bench.jobs(request))
     [prefilled] = [event for event in events if isinstance(event, Prefilled)]
     return prefilled.num_cached_tokens, (prefilled.scores, list(by_choice(events).values()))
 
@@ -183,7 +165,7 @@ def test_law_3_a_prompt_continues_from_the_deepest_snapshot(bench: Bench) -> Non
         name: answers(bench, bench.engine(share_prefixes=False), **request)[1] for name, request in REQUESTS.items()
     }
     engine, used = bench.engine(), {}
-    run(engine, bench.jobs({"prompt": LONG, "max_tokens": 3}))
+    events_of(engine, bench.jobs({"prompt": LONG, "max_tokens": 3}))
     for name, request in REQUESTS.items():
         used[name], found = answers(bench, engine, **request)
         assert found == expected[name], name
@@ -199,7 +181,7 @@ def test_law_3_a_prompt_continues_from_the_deepest_snapshot(bench: Bench) -> Non
 
 def test_a_prompt_is_not_cut_where_none_is_shared(bench: Bench) -> None:
     engine = bench.engine(share_prefixes=False)
-    run(engine, bench.jobs({"prompt": LONG[:200], "max_tokens": 1}))
+    events_of(engine, bench.jobs({"prompt": LONG[:200], "max_tokens": 1}))
     assert engine.counters.num_steps == 1
 
 
@@ -209,11 +191,11 @@ def test_law_2_the_same_bits_when_memory_is_tight(bench: Bench, name: str, path:
         {"prompt": LONG[: 100 + 3 * n], "max_tokens": 300, "n": 1 + n % 2, "temperature": 1.0, "logprobs": 1}
         for n in range(4)
     ]
-    expected = list(by_choice(run(bench.engine(), bench.jobs(*requests))).values())
+    expected = list(by_choice(events_of(bench.engine(), bench.jobs(*requests))).values())
     tight = Bench(path, TIGHT[name])
     try:
         engine = tight.engine()
-        found = by_choice(run(engine, tight.jobs(*requests)))
+        found = by_choice(events_of(engine, tight.jobs(*requests)))
     finally:
         tight.model.close()
     assert [found[key] for key in sorted(found)] == expected
@@ -225,7 +207,7 @@ def test_law_2_no_single_token_is_left_before_a_snapshot() -> None:
     token before the snapshot."""
     engine = engine_with_states(2)
     decoding, prompt = make_job(max_tokens=5), make_job([7] * 66, max_tokens=1, choices=2)
-    results = run_toy(engine, [decoding, prompt])
+    results = run(engine, [decoding, prompt])
     assert [results.jobs[job.id].bits for job in (decoding, prompt)] == [
         run_alone(job).bits for job in (decoding, prompt)
     ]
@@ -242,7 +224,7 @@ def test_law_3_a_common_prefix_is_computed_twice_though_more_prompts_wait_than_t
     common = [token % 26 + 97 for token in range(200)]
     alike = [make_job([*common, 30 + number, *common[:30]], max_tokens=24) for number in range(others or 60)]
     apart = [make_job([number + 30, *common], max_tokens=24, client=1) for number in range(others)]
-    results = run_toy(engine, [job for pair in zip_longest(alike, apart) for job in pair if job is not None])
+    results = run(engine, [job for pair in zip_longest(alike, apart) for job in pair if job is not None])
     computed_whole = [job for job in alike if not results.jobs[job.id].num_reused_tokens]
     assert len(computed_whole) == 2
     engine.close()
@@ -273,7 +255,7 @@ def test_laws_2_and_4_with_drafts_among_others_that_take_turns(blocks: int) -> N
 
     found: dict[int, JobResult] = {}
     while left:
-        found |= run_toy(engine, [cancelled, *(left.pop() for _ in range(min(8, len(left))))], before_step=arrive).jobs
+        found |= run(engine, [cancelled, *(left.pop() for _ in range(min(8, len(left))))], before_step=arrive).jobs
         cancelled = replace(cancelled, id=-len(left), request=-len(left))
     assert {number: found[number].bits for number in expected} == expected
     drafts = engine.counters.drafts
@@ -298,7 +280,7 @@ def test_law_2_accepted_drafts_of_a_job_that_another_one_interrupts(wrong: int) 
             if step == cut:
                 engine.add(make_job([97] * 40, max_tokens=2))
 
-        found = run_toy(engine, [job], before_step=interrupt).jobs[job.id]
+        found = run(engine, [job], before_step=interrupt).jobs[job.id]
         assert found.bits == plain.bits
         drafts = engine.counters.drafts
         once = len(job.prompt) + num_tokens - 1 + 41 + drafts.prediction_rejected + drafts.lookup_rejected
@@ -327,30 +309,30 @@ def test_law_4_no_state_is_lost_when_choices_are_cancelled(bench: Bench) -> None
     engine = bench.engine(max_rows=4)
     for round_ in range(12):
         jobs = bench.jobs(*({"prompt": LONG[:150] + "x" * n, "n": 3, "max_tokens": 9} for n in range(3)))
-        run(engine, jobs, max_steps=round_)
+        events_of(engine, jobs, max_steps=round_)
         for job in jobs[: round_ % 4]:
             engine.cancel(job.request)
         engine.check()
-        run(engine, [])
+        events_of(engine, [])
     states = engine.cache.states
     assert states is not None and states.num_available == states.max_sequences
 
 
 def test_law_5_each_choice_continues_from_a_copy(bench: Bench) -> None:
     request: dict[str, Any] = {"prompt": LONG[:100], "temperature": 1.0, "max_tokens": 12, "logprobs": 1}
-    together = list(by_choice(run(bench.engine(), bench.jobs({**request, "n": 4}))).values())
+    together = list(by_choice(events_of(bench.engine(), bench.jobs({**request, "n": 4}))).values())
     assert len({str(each) for each in together}) == 4
-    one_by_one = run(bench.engine(max_rows=1), bench.jobs({**request, "n": 4}))
+    one_by_one = events_of(bench.engine(max_rows=1), bench.jobs({**request, "n": 4}))
     assert list(by_choice(one_by_one).values()) == together
 
 
 def test_law_2_a_step_that_failed_half_way_is_computed_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [{"prompt": LONG[:n], "max_tokens": 8, "temperature": 1.0, "logprobs": 1} for n in (40, 90, 200)]
-    expected = list(by_choice(run(bench.engine(), bench.jobs(*requests))).values())
+    expected = list(by_choice(events_of(bench.engine(), bench.jobs(*requests))).values())
     engine = bench.engine()
     engine.fails_at = (2, 5)
     monkeypatch.setattr(bench.model, "evaluate", engine.evaluated)
-    events = run(engine, bench.jobs(*requests))
+    events = events_of(engine, bench.jobs(*requests))
     failed = {event.job for event in events if isinstance(event, Failed)}
     assert 0 < len(failed) < len(requests)
     left = [tokens for (job, _), tokens in by_choice(events).items() if job not in failed]
@@ -359,10 +341,10 @@ def test_law_2_a_step_that_failed_half_way_is_computed_again(bench: Bench, monke
 
 def test_law_2_a_job_cut_at_any_step_and_resumed_continues_with_the_same_bits(bench: Bench) -> None:
     jobs = bench.jobs(*(SHAPES[shape] for shape in ("sampled", "greedy", "choices")))
-    whole = by_choice(run(bench.engine(), jobs))
+    whole = by_choice(events_of(bench.engine(), jobs))
     for cut in (1, 2, 4, 9, 20):
-        first = run(bench.engine(), jobs, max_steps=cut)
-        assert by_choice(first + run(bench.engine(), remaining_jobs(jobs, first))) == whole
+        first = events_of(bench.engine(), jobs, max_steps=cut)
+        assert by_choice(first + events_of(bench.engine(), remaining_jobs(jobs, first))) == whole
 
 
 def with_predictions(jobs: list[Job], events: list[Event], wrong: float) -> list[Job]:
@@ -383,11 +365,11 @@ def test_law_2_drafts_that_are_right_or_wrong_change_no_byte(bench: Bench, wrong
         for n in range(5)
     ]
     jobs = bench.jobs(*requests)
-    plain = run(bench.engine(speculate=False), jobs)
+    plain = events_of(bench.engine(speculate=False), jobs)
     engine = bench.drafting()
     predicted = with_predictions(jobs, plain, wrong)
     for _ in range(2):
-        assert by_choice(run(engine, predicted)) == by_choice(plain)
+        assert by_choice(events_of(engine, predicted)) == by_choice(plain)
     drafts = engine.counters.drafts
     assert (drafts.prediction_accepted > 200) == (wrong < 1.0)
     assert drafts.prediction_rejected > 0 or wrong == 0.0
@@ -400,11 +382,11 @@ def test_law_2_drafts_change_no_byte_when_memory_is_tight(bench: Bench, name: st
         for n in range(4)
     ]
     jobs = bench.jobs(*requests)
-    plain = run(bench.engine(speculate=False), jobs)
+    plain = events_of(bench.engine(speculate=False), jobs)
     tight = Bench(path, TIGHT[name])
     try:
         engine = tight.drafting()
-        found = run(engine, with_predictions(jobs, plain, 0.1))
+        found = events_of(engine, with_predictions(jobs, plain, 0.1))
     finally:
         tight.model.close()
     assert by_choice(found) == by_choice(plain)
@@ -413,18 +395,18 @@ def test_law_2_drafts_change_no_byte_when_memory_is_tight(bench: Bench, name: st
 
 def test_law_2_a_job_with_drafts_cut_at_any_step_and_resumed_continues_with_the_same_bits(bench: Bench) -> None:
     jobs = bench.jobs(*(SHAPES[shape] for shape in ("sampled", "greedy", "choices")))
-    plain = run(bench.engine(speculate=False), jobs)
+    plain = events_of(bench.engine(speculate=False), jobs)
     predicted = with_predictions(jobs, plain, 0.15)
     for cut in (3, 4, 5, 6, 9):
-        first = run(bench.drafting(), predicted, max_steps=cut)
-        assert by_choice(first + run(bench.drafting(), remaining_jobs(predicted, first))) == by_choice(plain)
+        first = events_of(bench.drafting(), predicted, max_steps=cut)
+        assert by_choice(first + events_of(bench.drafting(), remaining_jobs(predicted, first))) == by_choice(plain)
 
 
 def test_law_2_masks_that_come_late_change_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The row is computed again, although its state has already processed it."""
     request = {"prompt": LONG[:70], "max_tokens": 12, "ignore_eos": False, "logprobs": 1}
     jobs = [replace(job, grammar=regex_grammar("[a-z ]{6}hello[a-z ]{20}")) for job in bench.jobs(request)]
-    expected = by_choice(run(bench.engine(speculate=False), jobs))
+    expected = by_choice(events_of(bench.engine(speculate=False), jobs))
     for tokens, _ in expected.values():
         assert re.fullmatch(rb"[a-z ]+", b"".join(bench.tokenizer.token_bytes(each.token) for each in tokens))
     monkeypatch.setattr(constraints, "MAX_WAIT_SECONDS", 0.0)
@@ -437,5 +419,5 @@ def test_law_2_masks_that_come_late_change_nothing(bench: Bench, monkeypatch: py
         return left | (decoding if next(turns) % 3 == 1 else set())
 
     monkeypatch.setattr(other.constraints, "late", sometimes_late)
-    assert by_choice(run(other, jobs)) == expected
+    assert by_choice(events_of(other, jobs)) == expected
     assert other.counters.drafts.grammar_accepted > 0
