@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from onward.checkpoints.blocks import codebook_floats, unpack
-from onward.checkpoints.expansion import EXPANDED_BYTES, EXPANDED_TYPES, expanded
+from onward.checkpoints.expansion import EXPANDED_TYPES, expanded
 from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import TENSOR_TYPES
 from onward.runtimes.native.types import stored_rows
@@ -20,7 +20,7 @@ def test_an_expanded_weight_is_the_weight(name: str) -> None:
     read."""
     kind, inputs = TENSOR_TYPES[NUMBERS[name]], 1024
     rows = np.frombuffer(random_blocks(name, 40, inputs, seed=3)[2], np.uint8).reshape(40, -1)
-    blocks = expanded(kind, rows, inputs).reshape(-1, EXPANDED_BYTES)
+    blocks = expanded(kind, rows, inputs).reshape(-1, 40)
     factors = np.ascontiguousarray(blocks[:, :4]).view("<f4")
     scales = np.ascontiguousarray(blocks[:, 4:8]).view("<i2").astype(np.int64)
     integers = np.ascontiguousarray(blocks[:, 8:]).view(np.int8).astype(np.int64)

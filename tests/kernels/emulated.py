@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any
 
 from onward.kernels.code import Functions, link
-from onward.kernels.targets import FORMS, Target, host, runnable_forms
+from onward.kernels.targets import FORMS, Target, host, host_features
 
 ARM_FORMS = ("neon", "neon-dot")
 STACK_BYTES = 1 << 20
@@ -175,6 +175,12 @@ def _region_of(address: int) -> tuple[int, int, bool]:
         if start <= address < end and modes.startswith("r"):
             return start, end, modes.startswith("rw")
     return 0, 0, False
+
+
+def runnable_forms() -> dict[str, Target]:
+    """Return the forms of the kernels that this processor runs."""
+    features, architecture = host_features(), host().architecture
+    return {name: target for name, target in FORMS.items() if target.runs_on(architecture, features)}
 
 
 def executable_forms() -> dict[str, Target]:

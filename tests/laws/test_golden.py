@@ -10,9 +10,9 @@ import pytest
 
 from onward.checkpoints.table import ARCHITECTURES
 from onward.kernels import targets
-from onward.kernels.targets import runnable_forms
 from onward.values import Precision
 from tests.examples import slow_but
+from tests.kernels.emulated import runnable_forms
 from tests.laws.golden import (
     FILE,
     NAMES,

@@ -18,8 +18,6 @@ from onward.checkpoints.blocks import NVFP4_SCALES, codebook_floats, nvfp4_scale
 from onward.checkpoints.types import CODEBOOK_TYPES, NVFP4, TensorType
 
 GROUP = 32
-EXPANDED_BYTES = 40
-"""Of a block of 32 weights of Q8_X: float32 factor, two int16 scales of 16 weights, 32 bytes."""
 EXPANDED_TYPES = dict.fromkeys((*CODEBOOK_TYPES, "IQ4_NL", "IQ4_XS", "Q8_K"), "Q8_X") | {"NVFP4": "NVFP4_X"}
 """By type, the one that it is expanded to."""
 
@@ -49,6 +47,7 @@ def _with_factors(blocks: Bytes, factors: NDArray[np.float32] | float) -> Bytes:
 
 
 def _in_8_bits(kind: TensorType, rows: NDArray[np.uint8], inputs: int) -> NDArray[np.uint8]:
+    """Return blocks of 32 weights of Q8_X: float32 factor, two int16 scales of 16 weights, 32 bytes."""
     if kind.name in CODEBOOK_TYPES:
         factors, scales = _FACTORS[kind.name](rows.reshape(-1, kind.block_bytes))
         factors = np.repeat(factors, kind.block_weights // GROUP)

@@ -123,9 +123,3 @@ USUAL = ("avx2", "avx-vnni", "avx512-vnni", "avx512-vnni-zen", "neon-dot", "neon
 """The forms of usual processors. On Linux one of them stands for each processor that has its features, so that objects
 can be compiled elsewhere. Kernels for exactly one processor were not faster (`benchmarks.products --exact-host`, on a
 Xeon with AMX)."""
-
-
-def runnable_forms() -> dict[str, Target]:
-    """Return the entries of FORMS that this processor can execute."""
-    features, architecture = host_features(), host().architecture
-    return {name: target for name, target in FORMS.items() if target.runs_on(architecture, features)}
