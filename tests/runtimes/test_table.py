@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from onward.errors import SetupError
+from onward.errors import ModelFolderError, SetupError
 from onward.model_files.formats import FORMATS
 from onward.model_files.gguf import GGUFFiles
 from onward.model_files.openvino_ir import OpenVINOFiles
@@ -16,6 +16,7 @@ from onward.models.resolve import built_in_folder
 from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import RUNTIMES, load_model, runtime_of
 from onward.values import RuntimeName
+from tests.checkpoints.tiny import write_tiny
 
 
 def test_every_runtime_that_can_be_requested_is_in_the_table() -> None:
@@ -50,3 +51,11 @@ def test_a_toy_has_the_size_that_its_file_states(tmp_path: Path) -> None:
     assert shorter.model.context_length == 50
     with pytest.raises(SetupError, match="was made for 77: request 77 or fewer"):
         load_model(files, RuntimeOptions(context_length=78), lambda message: None)
+
+
+def test_a_file_that_is_removed_while_it_is_loaded_is_reported_in_a_sentence(tmp_path: Path) -> None:
+    files = GGUFFiles(write_tiny(tmp_path / "m.gguf", "llama"))
+    files.checkpoint()
+    (tmp_path / "m.gguf").unlink()
+    with pytest.raises(ModelFolderError, match=r"m\.gguf cannot be read any more \(.*\): it was changed"):
+        load_model(files, RuntimeOptions(), lambda line: None)

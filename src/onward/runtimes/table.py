@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from onward.errors import SetupError
+from onward.errors import ModelFolderError, SetupError
 from onward.model_files.base import ModelFiles, Progress
 from onward.runtimes.base import LoadedModel, Runtime, RuntimeOptions
 from onward.runtimes.native.runtime import NativeRuntime
@@ -28,7 +28,15 @@ def runtime_of(files: ModelFiles, wanted: str = "auto") -> Runtime:
 
 def load_model(files: ModelFiles, options: RuntimeOptions, progress: Progress) -> LoadedModel:
     """Load a model with what `options.runtime` says. Slow; blocks. Raises as Runtime.load."""
-    return runtime_of(files, options.runtime).load(files, options, progress)
+    runtime = runtime_of(files, options.runtime)
+    try:
+        return runtime.load(files, options, progress)
+    except OSError as error:
+        if error.filename is None:  # it is not about a file
+            raise
+        raise ModelFolderError(
+            f"{error.filename} cannot be read any more ({error.strerror}): it was changed while the model was loaded."
+        ) from error
 
 
 def import_usual_runtime() -> None:
