@@ -88,6 +88,18 @@ def running_usage(server: Server) -> None:
     assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {17}
 
 
+@AREA.law("stream.usage_stop", '"continuous_usage_stats": true, "stop": …', source="behaviour §9")
+def running_usage_and_stop(server: Server) -> None:
+    """Token counts so far never fall: those of text that may become a stop string come with that text."""
+    text = server.ask(max_tokens=20, ignore_eos=True).text
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    for stop in (text[5:9], text[5:8] + "\u2603"):
+        chunks = server.stream(max_tokens=20, stop=stop, ignore_eos=True, stream_options=options).chunks
+        counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+        assert counts == sorted(counts)
+        assert counts[-1] == (text.index(stop) if stop in text else 20)
+
+
 for name, options in (
     ("empty", {}),
     ("null", None),

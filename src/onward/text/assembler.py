@@ -87,7 +87,8 @@ class Assembler:
         self.stop: str | None = None
         """The stop string that has ended the text, if one has."""
         self.num_completion_tokens = 0
-        """Tokens of the completion: all but the end token and tokens that only spell a stop string."""
+        """Tokens of the completion whose records were emitted: all but the end token and tokens that only spell a stop
+        string. It never falls: of tokens that are held back, it is not known yet."""
 
     @property
     def stopped(self) -> bool:
@@ -106,9 +107,9 @@ class Assembler:
         text = self._decoder.feed(visible)
         self._num_decoded += len(text)
         self._num_fed_tokens += 1
-        self.num_completion_tokens += 1
         if not (self._rules.stops or self._held or self._decoder.pending):
             self._num_emitted = self._num_decoded
+            self.num_completion_tokens += 1
             return Assembled(text, [record])
         self._held.append(_Held(record, self._num_decoded, not self._decoder.pending))
         if self._num_fed_tokens <= self._rules.min_tokens:
@@ -125,6 +126,7 @@ class Assembler:
         """
         delta = self._emit(self._finder.skip(""))
         delta.records += [held.record for held in self._held]
+        self.num_completion_tokens += len(self._held)
         self._held.clear()
         if terminator is not None and self._rules.keep_terminators:
             terminator.offset = self._base + self._num_emitted
@@ -138,6 +140,7 @@ class Assembler:
         records: list[TokenRecord] = []
         while self._held and self._is_emitted(self._held[0]):
             records.append(self._held.popleft().record)
+        self.num_completion_tokens += len(records)
         return Assembled(text, records)
 
     def _is_emitted(self, held: _Held) -> bool:
@@ -154,8 +157,8 @@ class Assembler:
         for held in self._held:
             if held.record.offset - self._base < cut:
                 records.append(held.record)
+                self.num_completion_tokens += 1
                 continue
-            self.num_completion_tokens -= 1
             if self._rules.keep_terminators:
                 held.record.offset = min(held.record.offset, self._base + cut)
                 held.record.is_terminator = True
