@@ -130,7 +130,7 @@ ALLOWED = {
     ("api/extension_parameters.py", "onward.sampling.filters"),
     *(
         (f"kernels/{name}.py", "numpy")
-        for name in ("records", "memory", "parts", "tape", "expert_tape", "machine", "attention_plan")
+        for name in ("records", "memory", "operands", "parts", "tape", "expert_tape", "machine", "attention_plan")
     ),
 }
 """Files that may import what is forbidden to their rooms: the command that serves runs the server; the table of filters

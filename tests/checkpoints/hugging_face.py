@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tests.checkpoints import float8, gemma4, latent, ling, mamba2, qwen35
 from tests.checkpoints.reference import COHERE, PAIRS
-from tests.checkpoints.tiny import CONTEXT, FEED_FORWARD, HEADS, HIDDEN, INNER, tiny
+from tests.checkpoints.tiny import CONTEXT, FEED_FORWARD, HEADS, HIDDEN, INNER, XIELU, tiny
 
 Arrays = dict[str, NDArray[np.float32]]
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -177,6 +177,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "hunyuan-moe": {
         "model_type": "hunyuan_v1_moe", "head_dim": 32, "rope_theta": 1e4, "num_experts": 8, "moe_topk": [3, 3],
     },
+    "apertus": {
+        "model_type": "apertus", "hidden_act": "xielu", "qk_norm": True, "post_norm": False,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 12e6},
+    },
     "arcee": {"model_type": "arcee", "hidden_act": "relu2", "rope_theta": 1e4},
     "afmoe": {
         "model_type": "afmoe", "head_dim": 32, "num_dense_layers": 1, "num_experts": 8, "num_experts_per_tok": 3,
@@ -277,6 +281,7 @@ _NAMES = {
         "ffn_gate_inp": "mlp.gate.wg",
         **{f"ffn_{part}_shexp": f"mlp.shared_mlp.{part}_proj" for part in ("gate", "up", "down")},
     },
+    "apertus": {**_LLAMA, "attn_norm": "attention_layernorm", "ffn_norm": "feedforward_layernorm"},
     "afmoe": {
         **_SANDWICHED, "attn_gate": "self_attn.gate_proj", "ffn_norm": "pre_mlp_layernorm",
         "post_ffw_norm": "post_mlp_layernorm", "ffn_gate_inp": "mlp.router.gate",
@@ -355,6 +360,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(metadata["tokenizer.ggml.tokens"])), encoding="utf-8")
     joining: dict[str, Callable[[Arrays], Arrays]] = {
+        "apertus": partial(with_activations, metadata),
         "granitemoe": halves_joined,
         "gpt-oss": gates_between,
         "qwen3vlmoe": inputs_first,
@@ -387,6 +393,17 @@ def one_by_one(tensors: Arrays) -> Arrays:
             found |= {name.replace("_exps.", f".{expert}."): each for expert, each in enumerate(array)}
         else:
             found[name] = array
+    return found
+
+
+def with_activations(metadata: Mapping[str, Any], tensors: Arrays) -> Arrays:
+    """Apertus's tensors, with the numbers of each layer's activation: both alphas as vectors, the others not."""
+    found = {**tensors}
+    for key in XIELU:
+        for layer, number in enumerate(metadata[key]):
+            found[f"model.layers.{layer}.mlp.act_fn.{key.partition('.')[2]}"] = np.array(
+                [number] if "alpha" in key else number, np.float32
+            )
     return found
 
 

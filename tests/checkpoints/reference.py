@@ -129,7 +129,18 @@ class Reference:
             return self.linear(self.activated(gate) * up, prefix + "ffn_down")
         if prefix + "ffn_gate.weight" in self.tensors:
             return self.linear(self.activated(self.linear(hidden, prefix + "ffn_gate")) * up, prefix + "ffn_down")
+        if self.kind == "apertus":
+            return self.linear(self.xielu(int(prefix.split(".")[1]), up), prefix + "ffn_down")
         return self.linear(self.activated(up), prefix + "ffn_down")
+
+    def xielu(self, layer: int, x: Array) -> Array:
+        """Huang's (arXiv 2411.13010, section 3): what is trained of both alphas is read by softplus, so that one is
+        positive, and the other one larger than beta."""
+        above, below, beta, eps = (
+            self.stated[f"xielu.{name}"][layer] for name in ("alpha_p", "alpha_n", "beta", "eps")
+        )
+        positive, negative = np.log1p(np.exp(above)) * x**2, np.expm1(np.minimum(x, eps)) - x
+        return np.where(x > 0, positive, (beta + np.log1p(np.exp(below))) * negative) + beta * x
 
     def mixture(self, prefix: str, row: Array) -> Array:
         """The output of the experts with the largest logits for one row, weighted by their shares."""
@@ -274,6 +285,7 @@ class Reference:
             "glm4moe",
             "bailingmoe2",
             "afmoe",
+            "apertus",
         )
         if is_normal and prefix + "attn_q_norm.weight" in self.tensors:
             query, key = self.norm(query, prefix + "attn_q_norm"), self.norm(key, prefix + "attn_k_norm")

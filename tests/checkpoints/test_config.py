@@ -226,6 +226,7 @@ READ: dict[str, tuple[str, ...]] = {
         *_RMS, "attention_bias", "head_dim", "pretraining_tp", "eod_token_id", "sep_token_id", "num_experts",
         "moe_topk", "output_router_logits", "use_qk_norm", "use_cla",
     ),
+    "apertus": (*_RMS, "attention_bias", "head_dim"),
     "arcee": (*_RMS, "attention_bias", "mlp_bias", "head_dim", "pretraining_tp"),
     "afmoe": (
         *_RMS, "head_dim", "attention_bias", "layer_types", "sliding_window", "num_experts", "num_experts_per_tok",
@@ -424,6 +425,13 @@ def test_every_model_type_has_its_keys_here_and_a_folder_that_is_computed() -> N
     known = set(str(refused.value).partition("It computes ")[2].removesuffix(".").split(", "))
     assert READ.keys() == known
     assert {stated["model_type"] for stated in CONFIGS.values()} == known
+
+
+def test_positions_of_apertus_are_scaled_as_those_of_llama_3_unless_something_else_is_stated() -> None:
+    scaled: dict[str, Any] = metadata_of(config("apertus"), "config.json")
+    assert scaled["apertus.rope.freq_base"] == 12e6 and max(scaled["apertus.rope.scaling.factors"]) == 8.0
+    usual = metadata_of(config("apertus", rope_parameters={"rope_type": "default", "rope_theta": 1e4}), "config.json")
+    assert usual["apertus.rope.freq_base"] == 1e4 and "apertus.rope.scaling.factors" not in usual
 
 
 OTHER_TYPES: tuple[Any, ...] = (

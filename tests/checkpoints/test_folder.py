@@ -108,6 +108,26 @@ def test_a_folder_of_qwen2_vl_need_not_have_the_configuration_of_texts_apart(
     check_logits(SafetensorsFiles(folder), metadata, tensors, cache=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        (None, "no tensor 'blk.1.ffn_act.eps'"),
+        ((2,), r"'blk.1.ffn_act.eps' has the shape \[2\] instead of \[1\]"),
+    ],
+)
+def test_numbers_of_activations_are_tensors_of_a_folder(
+    shape: tuple[int, ...] | None, words: str, tmp_path: Path
+) -> None:
+    write_folder(tmp_path, "apertus")
+    stored = arrays_of(tmp_path)
+    del stored["model.layers.1.mlp.act_fn.eps"]
+    if shape is not None:
+        stored["model.layers.1.mlp.act_fn.eps"] = np.ones(shape, np.float32)
+    (tmp_path / "model.safetensors").write_bytes(safetensors_bytes(stored))
+    with pytest.raises(ModelFolderError, match=words):
+        check_model(tmp_path)
+
+
 @pytest.mark.slow
 def test_experts_of_qwen3_vl_may_have_inputs_last(tmp_path: Path) -> None:
     """As transformers holds them; those that are published have inputs first."""

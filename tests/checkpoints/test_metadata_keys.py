@@ -7,6 +7,7 @@ and the graphs in src/models/.
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,7 @@ READ: dict[str, tuple[str, ...]] = {
     "gptneox": (_LAYER, "use_parallel_residual"),
     "cohere2": (*_WINDOW, "logit_scale", _LAYER),
     "command-r": ("logit_scale", _LAYER),
+    "apertus": (_RMS,),
     "arcee": (_RMS,),
     "hunyuan-dense": (_RMS, "rope.dimension_sections"),
     "hunyuan-moe": (_RMS, "expert_feed_forward_length", "expert_shared_feed_forward_length", *RULES),
@@ -756,3 +758,36 @@ def test_norms_of_nemotron_h_have_either_epsilon(tmp_path: Path) -> None:
     assert scores(model(tmp_path, "nemotron_h", **alone), prompt, tmp_path) == expected
     other = {**alone, "attention.layer_norm_epsilon": 0.5}
     assert scores(model(tmp_path, "nemotron_h", **other), prompt, tmp_path) != expected
+
+
+XIELU: dict[str, tuple[dict[str, Any], str]] = {
+    "none": ({"xielu.beta": None}, "has neither 'xielu.beta' nor a tensor 'blk.0.ffn_act.beta'"),
+    "of other layers": ({"xielu.alpha_p": [0.5] * 3}, "has 3 entries of 'xielu.alpha_p' instead of 2"),
+    "a text": ({"xielu.eps": "small"}, "'small' as 'xielu.eps', which no model can have"),
+    "whole numbers": ({"xielu.alpha_n": [1, 2]}, "'a list of something else' as 'xielu.alpha_n'"),
+    "no numbers": ({"xielu.alpha_n": [math.nan, 1.0]}, "'nan' as 'xielu.alpha_n', which no model can have"),
+}
+
+
+@pytest.mark.parametrize("name", XIELU)
+def test_numbers_of_activations_that_no_model_has_are_refused(name: str, tmp_path: Path) -> None:
+    changed, words = XIELU[name]
+    metadata, tensors = tiny("apertus")
+    stated = {key: value for key, value in (metadata | changed).items() if value is not None}
+    assert re.search(words, refusal(write_gguf(tmp_path / "m.gguf", stated, tensors)))
+
+
+def test_numbers_of_activations_may_be_stated_once(tmp_path: Path) -> None:
+    metadata, tensors = tiny("apertus")
+    prompt = [token * 7 % 25 for token in range(20)]
+    once, twice = (
+        scores(write_gguf(tmp_path / f"{name}.gguf", metadata | {"xielu.beta": value}, tensors), prompt, tmp_path)
+        for name, value in (("once", 0.25), ("twice", [0.25, 0.25]))
+    )
+    assert once == twice
+    assert once != scores(write_gguf(tmp_path / "other.gguf", metadata, tensors), prompt, tmp_path)
+
+
+def test_numbers_of_activations_are_not_tensors_of_a_file(tmp_path: Path) -> None:
+    path = model(tmp_path, "apertus", tensors={"blk.0.ffn_act.beta": np.ones(1, np.float32)})
+    assert "'blk.0.ffn_act.beta', which Onward does not compute" in refusal(path)

@@ -171,6 +171,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "expert_feed_forward_length": FEED_FORWARD, "expert_shared_feed_forward_length": FEED_FORWARD,
     },
     "arcee": {},
+    "apertus": {"rope.freq_base": 12_000_000.0},
     "afmoe": {
         "attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 16, "expert_count": 8,
         "expert_used_count": 3, "expert_feed_forward_length": INNER, "expert_shared_count": 2,
@@ -210,16 +211,22 @@ JOINED_GATES = ("phi3", "glm4")
 """So are a feed-forward layer's two inputs."""
 SANDWICHED = ("gemma2", "gemma3", "olmo2", "glm4", "exaone4", "afmoe")
 """What layers add is normalised."""
-UNGATED = ("starcoder", "starcoder2", "gpt2", "gptneox", "arcee", *mamba2.NEMOTRON)
+UNGATED = ("starcoder", "starcoder2", "gpt2", "gptneox", "arcee", "apertus", *mamba2.NEMOTRON)
 UNTIED = (
     "deepseek2, joined", "deepseek2, groups", "deepseek2, groups of sigmoids, joined", "deepseek2, glm",
-    "nemotron_h", "nemotron_h_moe", *ling.VARIANTS, "minimax-m2", "arcee", "afmoe",
+    "nemotron_h", "nemotron_h_moe", *ling.VARIANTS, "minimax-m2", "arcee", "apertus", "afmoe",
     "qwen2vl", "qwen2vl, first", "ernie4_5-moe, every second",
     "llama, untied", "llama, biases", "llama, biases of queries",
     "internlm2", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "qwen2, mimo", "phi3", "phi3, long", "olmo2",
     "olmo2, window", "falcon-h1, norms", "stablelm", "stablelm, parallel", "stablelm, head norms",
     "gptneox", "gptneox, sequential",
 )  # fmt: skip
+
+
+XIELU = {
+    "xielu.alpha_p": [0.8, -0.6], "xielu.alpha_n": [-1.05, 1.3], "xielu.beta": [0.5, 0.4], "xielu.eps": [-1e-6, -0.2],
+}  # fmt: skip
+"""What Apertus states of its layers' activations, without the name of the architecture."""
 
 
 def tiny(name: str, seed: int = 0) -> Checkpoint:
@@ -248,7 +255,7 @@ def _made(name: str, seed: int, layers: int) -> Checkpoint:
         **ARCHITECTURES[name],
     }
     metadata = {"general.architecture": kind, **{f"{kind}.{key}": value for key, value in stated.items()}}
-    metadata |= letters_tokenizer()
+    metadata |= letters_tokenizer() | (XIELU if kind == "apertus" else {})
     made = _Tensors(name, stated, np.random.default_rng(seed))
     vocabulary = len(metadata["tokenizer.ggml.tokens"])
     tensors = {"token_embd.weight": 3 * made.matrix(vocabulary, HIDDEN), **made.norm(last_norm(kind))}
@@ -334,7 +341,7 @@ class _Tensors:
             found |= {f"{part}.bias": self.bias(len(weights)) for part, weights in parts.items()}
         if self.kind in (
             "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "mellum", "gemma3", "exaone4", "lfm2", "lfm2moe", "afmoe",
-            "hunyuan-dense", "hunyuan-moe", ling.KIND, *qwen35.KINDS,
+            "apertus", "hunyuan-dense", "hunyuan-moe", ling.KIND, *qwen35.KINDS,
         ) or self.name == "glm4moe, head norms":  # fmt: skip
             found |= self.norm("attn_q_norm", self.size) | self.norm("attn_k_norm", self.size)
         if self.name in ("stablelm, head norms", "command-r, head norms"):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.kernels.float_definitions import exp, sigmoid, softplus
+from tests.kernels.float_definitions import exp, expm1, sigmoid, softplus
 
 Floats = NDArray[np.float32]
 GROUP = 32
@@ -43,6 +43,19 @@ def int8_blocks(x: Floats) -> tuple[NDArray[np.int64], Floats]:
         inverse = np.where(largest > single(1e-30), single(127) / largest, single(0))
     scaled = np.rint(blocks * inverse[..., None])
     return np.clip(scaled, -127, 127).astype(np.int64), largest * single(1 / 127)
+
+
+# units
+
+
+def xielu(x: Floats, numbers: Floats) -> Floats:
+    """The activation with these four numbers: alpha above 0, alpha below, beta, and how close to 0 a negative number
+    may come."""
+    above, below, beta, closest = numbers
+    linear = x * beta
+    negative = fma(expm1(np.minimum(x, closest)) - x, below, linear)
+    found: Floats = np.where(x > 0, fma(x * above, x, linear), negative)
+    return found
 
 
 # weights

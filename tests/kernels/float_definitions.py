@@ -62,6 +62,16 @@ def exp(x: Singles) -> Singles:
     return fma(polynomial(r, EXP), r * r, r + np.float32(1)) * power_of_two(rounded)
 
 
+def expm1(x: Singles) -> Singles:
+    """e**x - 1."""
+    clamped = np.clip(x, np.float32(-88), np.float32(88))
+    rounded = fma(clamped, np.float32(1.4426950408889634), ROUNDING)
+    n = rounded - ROUNDING
+    r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, clamped))
+    power = power_of_two(rounded)
+    return fma(fma(polynomial(r, EXP), r * r, r), power, power - np.float32(1))
+
+
 def log(x: Singles) -> Singles:
     """The natural logarithm of normal numbers above 0."""
     bits = x.view(np.int32)

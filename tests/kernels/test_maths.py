@@ -20,7 +20,7 @@ from tests.kernels import float_definitions as definitions
 from tests.kernels.emulated import executable_forms
 from tests.kernels.harness import apply, compiled, elementwise
 
-SINGLE = ("exp2", "exp", "erf", "log", "sigmoid", "softplus", "tanh", "rsqrt")
+SINGLE = ("exp2", "exp", "expm1", "erf", "log", "sigmoid", "softplus", "tanh", "rsqrt")
 DOUBLE = ("exp64", "log64")
 
 
@@ -49,6 +49,7 @@ def arguments(name: str) -> NDArray[Any]:
 SPREADS = {
     "exp2": (-126, 127),
     "exp": (-87, 88),
+    "expm1": (-90, 87.9),
     "log": (-87, 88),
     "sigmoid": (-87, 88),
     "softplus": (-87, 120),
@@ -61,6 +62,7 @@ SPREADS = {
 EXACT: dict[str, Any] = {
     "exp2": np.exp2,
     "exp": np.exp,
+    "expm1": np.expm1,
     "log": np.log,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "softplus": lambda x: np.log1p(np.exp(x)),
@@ -73,6 +75,7 @@ EXACT: dict[str, Any] = {
 RELATIVE = {
     "exp2": 2e-7,
     "exp": 1.2e-7,
+    "expm1": 3e-7,
     "sigmoid": 3e-7,
     "softplus": 3e-7,
     "tanh": 3e-7,
@@ -109,6 +112,7 @@ INF, NAN = math.inf, math.nan
 ENDS = {
     "exp2": [(0, 1), (1, 2), (-3, 0.125), (-127, 0), (-INF, 0), (128, INF), (NAN, NAN)],
     "exp": [(0, 1), (-88, 0), (-INF, 0), (89, INF), (INF, INF), (NAN, NAN)],
+    "expm1": [(0, 0), (-88, -1), (-INF, -1), (89, float(np.expm1(88))), (INF, float(np.expm1(88))), (NAN, NAN)],
     "log": [(1, 0), (0, -INF), (INF, INF), (-1, NAN), (-INF, NAN), (NAN, NAN), (1e-40, float(np.log(1e-40)))],
     "sigmoid": [(0, 0.5), (100, 1), (-100, 0), (INF, 1), (-INF, 0), (NAN, NAN)],
     "softplus": [(100, 100), (-100, 0), (INF, INF), (-INF, 0), (NAN, NAN)],
@@ -140,7 +144,7 @@ def test_every_form_computes_the_same_bits(form: str) -> None:
         assert evaluated(code, name, x).tobytes() == evaluated(host_code(), name, x).tobytes(), name
 
 
-@pytest.mark.parametrize("name", ["exp2", "exp", "log", "sigmoid", "softplus"])
+@pytest.mark.parametrize("name", ["exp2", "exp", "expm1", "log", "sigmoid", "softplus"])
 def test_plain_numpy_computes_the_same_bits(name: str) -> None:
     x = arguments(name)
     assert evaluated(host_code(), name, x).tobytes() == getattr(definitions, name)(x).tobytes()

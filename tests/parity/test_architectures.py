@@ -32,7 +32,7 @@ ARCHITECTURES = (
     "gemma4, experts", "qwen35", "qwen35moe", "qwen3next", "nemotron_h", "nemotron_h_moe",
     "granitehybrid", "granitehybrid, experts", "falcon-h1", "glm4moe", "bailingmoe2", "llama, experts", "qwen2moe",
     "olmoe", "ernie4_5", "ernie4_5-moe", "minimax-m2",
-    "gemma3, cap", "cohere2", "command-r", "arcee", "afmoe", "qwen2vl", "qwen3vl", "qwen3vlmoe",
+    "gemma3, cap", "cohere2", "command-r", "arcee", "apertus", "afmoe", "qwen2vl", "qwen3vl", "qwen3vlmoe",
     "hunyuan-dense", "hunyuan-moe",
     "phi3", "smollm3", "granite", "stablelm", "starcoder", "starcoder2", "gpt2", "gptneox", "llama",
     "qwen2", "qwen3", "deepseek2",

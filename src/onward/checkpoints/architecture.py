@@ -9,8 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_silu", "relu_squared"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_silu", "relu_squared", "xielu"]
 NormKind = Literal["rms", "layer"]
+XIELU = ("alpha_p", "alpha_n", "beta", "eps")
+"""Names of an xIELU's numbers, in files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,9 @@ class Architecture:
     is_parallel: bool = False
     """Whether both read the same values, instead of one after the other. Their norm may be one."""
     activation: Activation = "silu"
+    xielu: tuple[tuple[float, float, float, float], ...] = ()
+    """Of each layer's activation, where that is xIELU: alpha above 0, alpha below, beta, and how close to 0 a negative
+    number may come."""
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     """What attention and feed-forward layers add is multiplied by it."""

@@ -44,7 +44,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
 """GGUF's names without the architecture's prefix, and those in config.json; the first one that is stated counts."""
 _ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh", "relu2": "relu_squared",
+    "gelu_fast": "gelu_tanh", "relu2": "relu_squared", "xielu": "xielu",
 }  # fmt: skip
 _CHANGES = {
     "clip_qkv": "clamped queries",

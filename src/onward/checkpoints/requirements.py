@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from onward.checkpoints import latent
-from onward.checkpoints.architecture import Architecture, DeltaNet, Mixture, StateSpace
+from onward.checkpoints.architecture import XIELU, Architecture, DeltaNet, Mixture, StateSpace
 from onward.checkpoints.arrange import HEAD_NORMS
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.cursor import MetadataValue
@@ -356,6 +356,8 @@ def _optional_in_block(found: Architecture, layer: int, parameters: Parameters) 
     """Yield what a layer may have: keys and values where it does not use them, values where they are not the keys, and
     scales."""
     own, space = declared(found.name), found.state_space_of(layer)
+    if found.xielu:
+        yield from ((f"ffn_act.{part}", (1,)) for part in XIELU if parameters.whole(f"xielu.{part}") is None)
     if space is not None and not parameters.has("ssm.convolution_bias"):
         yield "ssm_conv1d.bias", (space.width,)
     if space is not None and own.may_lack_state_norms and not parameters.has(STATE_NORM):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from onward.checkpoints.declaration import Declaration, ModelType
 from onward.checkpoints.families import (
+    apertus,
     arcee,
     cohere,
     deepseek,
@@ -30,6 +31,7 @@ from onward.checkpoints.families import (
 )
 
 FAMILIES = (
+    apertus,
     arcee,
     cohere,
     deepseek,

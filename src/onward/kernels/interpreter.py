@@ -37,7 +37,6 @@ from onward.kernels.operations import (
     emit_product_operation,
     emit_quantise,
     emit_rotate,
-    emit_unit,
 )
 from onward.kernels.panels import emit_interleave
 from onward.kernels.products import ProductKind
@@ -56,6 +55,7 @@ from onward.kernels.records import (
 )
 from onward.kernels.recurrence import DeltaShape, emit_delta, emit_scan
 from onward.kernels.state_space import emit_state_space
+from onward.kernels.units import emit_unit
 from onward.kernels.values import I64, PTR, Value
 from onward.kernels.waiting import FUTEX_WAIT, FUTEX_WAKE
 

@@ -69,6 +69,16 @@ def exp(f: Function, x: Value) -> Value:
     return f.fma(polynomial(f, r, _EXP), r * r, r + 1.0) * power_of_two(rounded)
 
 
+def expm1(f: Function, x: Value) -> Value:
+    """Return e**x - 1: relative error below 3e-7, also near 0; exactly -1 below -87.7, and above 88 as at 88."""
+    clamped = _clamped(f, x, -88.0, 88.0)
+    rounded = f.fma(clamped, LOG2_E, _ROUNDING_F32)
+    n = rounded - _ROUNDING_F32
+    r = f.fma(n, -_LN2_LOW, f.fma(n, -_LN2_HIGH, clamped))
+    power = power_of_two(rounded)
+    return f.fma(f.fma(polynomial(f, r, _EXP), r * r, r), power, power - 1.0)
+
+
 def log(f: Function, x: Value) -> Value:
     """Return the natural logarithm: error below 1 ulp and 1e-7, exactly 0 at 1, -inf at 0, NaN below."""
     integer = like(x.t, I32)

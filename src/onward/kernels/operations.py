@@ -16,7 +16,7 @@ from onward.kernels.attention_shape import BLOCK_TOKENS, AttentionShape
 from onward.kernels.float_dots import Float32
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
-from onward.kernels.maths import erf, sigmoid, tanh
+from onward.kernels.maths import tanh
 from onward.kernels.panels import emit_ordered_block
 from onward.kernels.products import ProductKind, emit_product, whole_claim
 from onward.kernels.records import (
@@ -30,7 +30,6 @@ from onward.kernels.records import (
     QUANTISE,
     ROTATE,
     STEP_SHIFT,
-    UNIT,
 )
 from onward.kernels.structures import Structure
 from onward.kernels.type_table import WEIGHT_TYPES
@@ -189,68 +188,6 @@ def emit_quantise(module: Module, writers: Writers) -> Any:
         source = f.at(op.field(QUANTISE, "source"), row * op.field(QUANTISE, "source_stride"))
         target = f.at(op.field(QUANTISE, "target"), row * op.field(QUANTISE, "target_stride"))
         writers.call(f, op.field(QUANTISE, "form"), source, target, f.i64(0), blocks_of(op.field(QUANTISE, "inputs")))
-    return f.ret()
-
-
-def _silu(f: Function, x: Value) -> Value:
-    return x * sigmoid(f, x)
-
-
-def _gelu(f: Function, x: Value) -> Value:
-    return x * 0.5 * (erf(f, x * math.sqrt(0.5)) + 1.0)
-
-
-def _gelu_tanh(f: Function, x: Value) -> Value:
-    inner = f.fma(x * x * x, 0.044715, x) * math.sqrt(2 / math.pi)
-    return x * 0.5 * (tanh(f, inner) + 1.0)
-
-
-_LIMIT, _GAIN = 7.0, 1.702
-
-
-def _clamped_silu(f: Function, x: Value) -> Value:
-    """gpt-oss's, which is nearly gelu: up to a limit, beyond which it is the limit's."""
-    clamped = f.min(x, _LIMIT)
-    return clamped * sigmoid(f, clamped * _GAIN)
-
-
-def _relu_squared(f: Function, x: Value) -> Value:
-    positive = f.max(x, f.const(F32X16, 0.0))
-    return positive * positive
-
-
-_UNITS = {
-    "silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "clamped_silu": _clamped_silu, "sigmoid": sigmoid,
-    "relu_squared": _relu_squared,
-}  # fmt: skip
-UNITS = tuple(_UNITS)
-"""Names of what units compute, by number in records."""
-
-
-def emit_unit(module: Module, writers: Writers) -> Any:
-    """Units of feed-forward layers: activation(gate) * up, or activation(up). gpt-oss's `up` is clamped, plus 1."""
-    op = Operation(module, "unit")
-    f = op.f
-    pieces, stride = op.field(UNIT, "pieces"), op.field(UNIT, "source_stride")
-    blocks, values = blocks_of(op.field(UNIT, "inputs")), op.scratch()
-    per_piece = (blocks + pieces - 1) // pieces
-    with op.pieces(op.shared("rows") * op.field(UNIT, "copies") * pieces) as piece:
-        row = piece // pieces
-        first = piece % pieces * per_piece
-        last = f.min(first + per_piece, blocks)
-        gate, up = (f.at(op.field(UNIT, name), row * stride) for name in ("gate", "up"))
-        target = f.at(op.field(UNIT, "target"), row * op.field(UNIT, "target_stride"))
-        is_gated = op.field(UNIT, "gate").is_null().eq(0)
-        source = f.select(is_gated, gate, up)
-        for number, (name, activation) in enumerate(_UNITS.items()):
-            is_chosen = op.field(UNIT, "activation").eq(number)
-            with f.when(is_chosen), f.loop(first * (4 * GROUP), last * (4 * GROUP), VECTOR_BYTES) as at:
-                factor = f.load(up, F32X16, at)
-                if name == "clamped_silu":
-                    factor = f.max(f.min(factor, _LIMIT), -_LIMIT) + 1.0
-                factor = f.select(is_gated, factor, f.const(F32X16, 1.0))
-                f.store(activation(f, f.load(source, F32X16, at)) * factor, values, at)
-        writers.call(f, op.field(UNIT, "form"), values, target, first, last)
     return f.ret()
 
 

@@ -75,10 +75,11 @@ QUANTISE = Layout(
 )  # fmt: skip
 UNIT = Layout(
     gate=PTR, up=PTR, source_stride=I64, inputs=I64, target=PTR,
-    target_stride=I64, form=I64, pieces=I64, activation=I64, copies=I64,
+    target_stride=I64, form=I64, pieces=I64, activation=I64, copies=I64, parameters=PTR,
 )  # fmt: skip
 """target = activation(gate) * up, or activation(up) where there is no gate. `pieces`: into how many parts a row is cut;
-`activation`: its number in operations.UNITS; `copies`: how many rows there are for each row of the step."""
+`activation`: its number in units.UNITS; `parameters`: its own numbers, float32, null where it has none; `copies`: how
+many rows there are for each row of the step."""
 CAP = Layout(values=PTR, stride=I64, num_vectors=I64, pieces=I64, cap=F32)
 """values = cap * tanh(values / cap): vectors of 16. `pieces`: as in UNIT."""
 ROTATE = Layout(

@@ -6,7 +6,6 @@ Every method appends a record. Rows of float32 have room for a multiple of 32 nu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ from onward.kernels.interpreter import (
     Kernels,
 )
 from onward.kernels.memory import Rows, Vector, address
-from onward.kernels.operations import UNITS
+from onward.kernels.operands import Matrix, Norm, Table
 from onward.kernels.panels import panel_count
 from onward.kernels.parts import Part, Written, tape_of
 from onward.kernels.products import OUT_BYTES, ProductKind
@@ -41,9 +40,9 @@ from onward.kernels.records import (
     ROTATE,
     UNIT,
 )
-from onward.kernels.type_table import WEIGHT_TYPES
+from onward.kernels.units import UNITS, XIELU, XIELU_NUMBERS
 from onward.kernels.values import LANES
-from onward.kernels.weight_types import GROUP, PANEL_ROWS, FloatType
+from onward.kernels.weight_types import GROUP
 
 MAX_CLAIM_BYTES = 1 << 20
 """Weights that a thread takes at a time: memory is read a quarter faster than in runs of 48 KB, each of which
@@ -52,63 +51,6 @@ UNIT_PIECE_NUMBERS = 1024
 CAP_PIECE_NUMBERS = 8192
 EVERYTHING = 1 << 30
 """A window that contains every position."""
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """Weights as panels: [rows, inputs] of a type."""
-
-    type: str
-    rows: int
-    inputs: int
-    panels: NDArray[np.uint8]
-
-    @property
-    def blocks(self) -> int:
-        """Blocks per row."""
-        return -(-self.inputs // WEIGHT_TYPES[self.type].block_weights)
-
-    @property
-    def panel_bytes(self) -> int:
-        return self.blocks * WEIGHT_TYPES[self.type].panel_block_bytes
-
-    @property
-    def padded_inputs(self) -> int:
-        return self.blocks * WEIGHT_TYPES[self.type].block_weights
-
-    def part(self, first: int, rows: int) -> Matrix:
-        """Return some of the rows, from the beginning of a panel on, in the same memory."""
-        begin = first // PANEL_ROWS * self.panel_bytes
-        if first % PANEL_ROWS or first + rows > self.rows:
-            raise ValueError(f"Rows {first} to {first + rows} are no panels of {self.rows} rows.")
-        return replace(self, rows=rows, panels=self.panels[begin : begin + panel_count(rows) * self.panel_bytes])
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of weights as they are in a file, read one at a time."""
-
-    type: str
-    rows: int
-    inputs: int
-    data: NDArray[np.uint8]
-
-    @property
-    def row_bytes(self) -> int:
-        kind = WEIGHT_TYPES[self.type]
-        if isinstance(kind, FloatType):
-            return self.inputs * kind.weight_bytes
-        return self.inputs // kind.block_weights * kind.block_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """A norm's numbers. `is_centred`: a layer norm, which subtracts the mean; else one by the root mean square."""
-
-    weight: Vector
-    epsilon: float
-    bias: Vector | None = None
-    is_centred: bool = False
 
 
 def float_row_bytes(numbers: int) -> int:
@@ -226,20 +168,24 @@ class TapeBuilder:
         form: ActivationName,
         activation: str,
         copies: int = 1,
+        parameters: Vector | None = None,
     ) -> None:
-        """Write activation(gate) * up, or activation(up), in a form of activations. `copies`: rows for each row."""
+        """Write activation(gate) * up, or activation(up), in a form of activations. `copies`: rows for each row;
+        `parameters`: the activation's own numbers."""
         for rows in (up, gate or up):
             rows.require(self._rows * copies, float_row_bytes(inputs))
         if gate is not None and gate.stride != up.stride:
             raise ValueError("Both inputs of a unit must have rows of one length.")
+        if (0 if parameters is None else parameters.length) != (XIELU_NUMBERS if activation == XIELU else 0):
+            raise ValueError(f"{activation} has other numbers of its own, or none.")
         target.require(self._rows * copies, ACTIVATIONS[form].row_bytes(inputs))
         record = UNIT.record(
             UNIT_CODE, has_barrier=True, gate=0 if gate is None else gate.address, up=up.address,
             source_stride=up.stride, inputs=inputs, target=target.address, target_stride=target.stride,
             form=self._form(form), pieces=max(1, inputs // UNIT_PIECE_NUMBERS), activation=UNITS.index(activation),
-            copies=copies,
+            copies=copies, parameters=0 if parameters is None else parameters.address,
         )  # fmt: skip
-        self._append(record, gate, up, target, row=inputs)
+        self._append(record, gate, up, target, parameters, row=inputs)
 
     def rotate(
         self,

@@ -62,6 +62,7 @@ share keys, each kind of state, and latent attention."""
 DIFFERENT_NAMES = [
     *FAST_NAMES, "llama, rope factors", "qwen3", "phi3", "cohere2", "qwen3moe", "gemma2", "nemotron_h_moe",
     "gemma4, experts", "falcon-h1", "deepseek2, groups of sigmoids", "afmoe", "hunyuan-dense",
+    "apertus",
 ]  # fmt: skip
 """With all that the slow tests of each kernel's memory and bits need."""
 NUM_TOKENS = 70

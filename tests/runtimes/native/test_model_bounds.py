@@ -19,10 +19,11 @@ from onward.kernels.compiler import compile_object
 from onward.kernels.interpreter import Kernels
 from onward.kernels.machine import Machine
 from onward.kernels.memory import Rows, Vector
+from onward.kernels.operands import Matrix, Norm, Table
 from onward.kernels.panels import panel_count
 from onward.kernels.products import ProductKind
 from onward.kernels.recipe import Recipe
-from onward.kernels.tape import Matrix, Norm, Table, TapeBuilder
+from onward.kernels.tape import TapeBuilder
 from onward.kernels.targets import host
 from onward.kernels.type_table import WEIGHT_TYPES
 from onward.runtimes.native import load as native_load

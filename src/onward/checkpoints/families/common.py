@@ -36,6 +36,7 @@ EVERY_LAYER = 0
 _EPSILONS: dict[NormKind, str] = {"rms": RMS, "layer": LAYER}
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_tanh", "relu_squared": "relu_squared",
+    "xielu": "xielu",
 }  # fmt: skip
 
 

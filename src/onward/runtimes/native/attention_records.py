@@ -15,7 +15,8 @@ from onward.checkpoints.architecture import Architecture, Heads
 from onward.kernels.activations import ActivationName
 from onward.kernels.maths import LOG2_E
 from onward.kernels.memory import Rows, Vector
-from onward.kernels.tape import Norm, TapeBuilder
+from onward.kernels.operands import Norm
+from onward.kernels.tape import TapeBuilder
 from onward.kernels.weight_types import GROUP
 from onward.runtimes.native.buffers import Buffers, Cache, HeadBuffers
 from onward.runtimes.native.positions import Positions

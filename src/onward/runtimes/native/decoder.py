@@ -24,9 +24,9 @@ import numpy as np
 
 from onward.checkpoints.architecture import Architecture, Mixture
 from onward.kernels.memory import Rows, Vector
+from onward.kernels.operands import Matrix, Norm
 from onward.kernels.panels import panel_count
 from onward.kernels.recurrence_tape import RecurrentTape
-from onward.kernels.tape import Matrix, Norm
 from onward.kernels.weight_types import PANEL_ROWS
 from onward.runtimes.native.attention_records import AttentionRecords, norm_of
 from onward.runtimes.native.buffers import Buffers, Cache
@@ -164,7 +164,7 @@ class Decoder:
             if not found.is_parallel:
                 self._read(norm, [name for name, _ in feeds])
                 self._products(feeds)
-            self._down(f"{prefix}ffn_down", feeds)
+            self._down(f"{prefix}ffn_down", feeds, found.xielu[layer] if found.xielu else ())
             self._add(f"{prefix}ffn_down", f"{prefix}post_ffw_norm", self._output_scale(layer, has_input=False))
         if found.layer_input:
             self._add_input(layer)
@@ -198,12 +198,14 @@ class Decoder:
         scale = self._weights.vector(f"blk.{layer}.layer_output_scale.weight")
         return 1.0 if scale is None else float(scale.values[0])
 
-    def _down(self, name: str, feeds: Sequence[tuple[str, Rows]]) -> None:
-        """Write what a feed-forward layer's last product reads. `feeds`: its gate, if it has one, and the other one."""
+    def _down(self, name: str, feeds: Sequence[tuple[str, Rows]], numbers: Sequence[float] = ()) -> None:
+        """Write what a feed-forward layer's last product reads. `feeds`: its gate, if it has one, and the other one;
+        `numbers`: its activation's own."""
         gate = feeds[0][1] if len(feeds) > 1 else None
+        own = Vector.of(np.array(numbers, np.float32)) if numbers else None
         for form in self._weights.forms(name):
-            inputs = self._weights.matrix(name).inputs
-            self._tape.unit(gate, feeds[-1][1], inputs, self._inputs[form], form, self._found.activation)
+            inputs, target = self._weights.matrix(name).inputs, self._inputs[form]
+            self._tape.unit(gate, feeds[-1][1], inputs, target, form, self._found.activation, parameters=own)
 
     def _add_input(self, layer: int) -> None:
         """Write the addition of a layer's own input, as far as a gate lets it through."""

@@ -19,8 +19,8 @@ from onward.errors import MemoryTooSmall
 from onward.kernels.code import Code
 from onward.kernels.expert_tape import LayerExperts, Routing
 from onward.kernels.memory import address, untouched
+from onward.kernels.operands import Matrix
 from onward.kernels.panels import panel_count
-from onward.kernels.tape import Matrix
 from onward.runtimes.native.panel_cache import (
     PanelGroup,
     PanelSource,

@@ -25,8 +25,8 @@ from onward.errors import MemoryTooSmall
 from onward.kernels.code import Code
 from onward.kernels.machine import INTEGER, POINTER
 from onward.kernels.memory import address, untouched
+from onward.kernels.operands import Matrix
 from onward.kernels.panels import panel_count
-from onward.kernels.tape import Matrix
 from onward.kernels.type_table import WEIGHT_TYPES
 from onward.kernels.weight_types import GROUP, PANEL_ROWS
 from onward.runtimes.native.types import stored_rows

@@ -13,10 +13,10 @@ import numpy as np
 from onward.checkpoints.architecture import Architecture, DeltaNet, StateSpace
 from onward.kernels.activations import ActivationName
 from onward.kernels.memory import Rows, Vector
+from onward.kernels.operands import Norm
 from onward.kernels.recurrence import ring_bytes
 from onward.kernels.recurrence_tape import DeltaGates, Kept, RecurrentTape
 from onward.kernels.state_space import StateSpaceShape
-from onward.kernels.tape import Norm
 from onward.runtimes.native.buffers import Buffers
 from onward.runtimes.native.weights import Weights
 

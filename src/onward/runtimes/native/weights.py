@@ -14,8 +14,8 @@ from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.tensor import Tensor
 from onward.kernels.activations import ActivationName
 from onward.kernels.memory import Vector
+from onward.kernels.operands import Matrix, Table
 from onward.kernels.panels import panel_count
-from onward.kernels.tape import Matrix, Table
 from onward.kernels.type_table import WEIGHT_TYPES
 from onward.kernels.weight_types import PANEL_ROWS, WeightType
 from onward.runtimes.native.expert_cache import ExpertLayer
