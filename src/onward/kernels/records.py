@@ -165,7 +165,7 @@ ROUTING = Layout(
 """Which experts a step's rows use. By use: `chosen`, int64, `weights`, float32, and `places`, int64. By place: `rows`,
 int64. `active`: the experts that are used, int64, ascending. `begins`: by expert, after its last place, once
 grouped."""
-ROUTING_WORDS = 8
+ROUTING_WORDS = ROUTING.size // 8
 
 CONTEXT = Layout(
     0, rows=I64, threads=I64, counters=PTR, num_records=I64, completion=PTR,
@@ -182,11 +182,11 @@ that several tiles share, whose segments lie in `partials` from their `slots` on
 next one's `scratch_stride` bytes further. `wait`, `wake`: see waiting. `operations`: the functions of records, by code.
 `runs`: RUN of each sequence, of models whose sequences have states; `log_stride`: bytes from one row of their log to
 the next."""
-CONTEXT_WORDS = 32
+CONTEXT_WORDS = CONTEXT.size // 8
 
 TILE = Layout(0, first_row=I64, rows=I64, first_segment=I64, last_segment=I64)
 """Rows of one sequence at successive positions, and which segments of its keys a thread computes of them."""
-TILE_BYTES = 32
+TILE_BYTES = TILE.size
 ALL_SEGMENTS = 1 << 30
 """The last segment of a tile that has all."""
 
@@ -194,7 +194,7 @@ RUN = Layout(0, first_row=I64, rows=I64, slot=I64, known=I64, drafts=I64, logged
 """All rows of one sequence, adjacent and at successive positions, and the number of its state, which has taken in the
 first `known` positions. It takes in `logged` rows of the log before the step's, from number `log` on. The last `drafts`
 rows it does not take in: they are written to the log, from number `next_log` on."""
-RUN_BYTES = 64
+RUN_BYTES = RUN.size
 
 OWN = Layout(0, counter=PTR, step=I64, total=I64, is_last=I64)
 """Of one thread: the counter of the record that it computes, and the step that it believes in. What `claim` found: how
