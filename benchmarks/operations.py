@@ -47,7 +47,8 @@ CODES = {
     interpreter.UNIT_CODE: "gated unit", interpreter.SCAN_CODE: "short convolutions",
     interpreter.DELTA_CODE: "delta rule", interpreter.STATE_SPACE_CODE: "state spaces",
     interpreter.ROUTE_CODE: "routing", interpreter.GROUP_CODE: "routing", interpreter.GATHER_CODE: "rows of experts",
-    interpreter.COMBINE_CODE: "sums of experts",
+    interpreter.COMBINE_CODE: "sums of experts", interpreter.ALTUP_CODE: "hidden states",
+    interpreter.SPARSIFY_CODE: "sparse gates",
 }  # fmt: skip
 ATTENTION = ("rotation, keys and values", "attention", "attention, merged")
 """Of each shape of attention."""

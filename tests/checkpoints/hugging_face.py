@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.checkpoints import float8, gemma4, latent, ling, mamba2, qwen35
+from tests.checkpoints import float8, gemma3n, gemma4, latent, ling, mamba2, qwen35
 from tests.checkpoints.reference import COHERE, PAIRS
 from tests.checkpoints.tiny import CONTEXT, FEED_FORWARD, HEADS, HIDDEN, INNER, XIELU, tiny
 
@@ -142,6 +142,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "attn_logit_softcapping": 4.0, "final_logit_softcapping": 12.0,
     },
     "gemma3": {"model_type": "gemma3_text", "head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32},
+    **gemma3n.CONFIGS,
     **gemma4.CONFIGS,
     **qwen35.CONFIGS,
     **mamba2.CONFIGS,
@@ -260,6 +261,7 @@ _NAMES = {
     },
     "gemma2": _SANDWICHED,
     "gemma3": _SANDWICHED,
+    gemma3n.KIND: {**_SANDWICHED, **gemma3n.NAMES},
     "gemma4": {**_SANDWICHED, **gemma4.NAMES},
     **dict.fromkeys(qwen35.KINDS, _QWEN35),
     "granitehybrid": {**_GRANITE, **mamba2.NAMES},
@@ -316,6 +318,7 @@ _WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "outp
 _WHOLE_OF = {
     "lfm2": {"token_embd": "model.embed_tokens", "token_embd_norm": "model.embedding_norm", "output": "lm_head"},
     "lfm2moe": {"token_embd": "model.embed_tokens", "token_embd_norm": "model.embedding_norm", "output": "lm_head"},
+    gemma3n.KIND: {**_WHOLE, **gemma3n.WHOLE},
     "gemma4": {**_WHOLE, **gemma4.WHOLE},
     ling.KIND: ling.WHOLE,
     "falcon-h1": {**_WHOLE, "output_norm": "model.final_layernorm"},
@@ -342,6 +345,8 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
     """Write a folder, and return the checkpoint by GGUF's names, with the weights as they were stored."""
     metadata, tensors = tiny(name)
     tensors = {key: _rounded(array, dtype) for key, array in tensors.items()}
+    if metadata["general.architecture"] == gemma3n.KIND:
+        gemma3n.of_folder(metadata, tensors, name)
     folder.mkdir(parents=True, exist_ok=True)
     kind, layers = metadata["general.architecture"], metadata[f"{metadata['general.architecture']}.block_count"]
     config = {
@@ -365,6 +370,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
         "gpt-oss": gates_between,
         "qwen3vlmoe": inputs_first,
         "internlm2": queries_with_keys,
+        gemma3n.KIND: gemma3n.as_stored,
         "gemma4": gemma4.as_stored,
         "qwen35": qwen35.as_stored,
         "qwen35moe": qwen35.as_stored,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.checkpoints import latent
+from tests.checkpoints.gemma3n import Gemma3n
 from tests.checkpoints.gemma4 import Gemma4
 from tests.checkpoints.mamba2 import NEMOTRON, state_space
 from tests.checkpoints.qwen35 import KINDS, delta_net
@@ -67,6 +68,8 @@ class Reference:
         """Logits at every position, [tokens, vocabulary]."""
         if self.kind == "gemma4":
             return Gemma4(self.stated, self.tensors).logits(tokens)
+        if self.kind == "gemma3n":
+            return Gemma3n(self.stated, self.tensors).logits(tokens)
         hidden = self.tensors["token_embd.weight"][tokens]
         if self.kind in ("gpt2", "starcoder"):
             hidden = hidden + self.tensors["position_embd.weight"][: len(tokens)]

@@ -133,6 +133,12 @@ READ: dict[str, tuple[str, ...]] = {
         "attn_logit_softcapping", "final_logit_softcapping", "layer_types", "sliding_window", "query_pre_attn_scalar",
         "use_bidirectional_attention",
     ),
+    "gemma3n_text": (
+        *(key for key in _RMS if key != "hidden_act"), "hidden_activation", "attention_bias", "head_dim",
+        "final_logit_softcapping", "layer_types", "sliding_window", "vocab_size_per_layer_input",
+        "hidden_size_per_layer_input", "num_kv_shared_layers", "altup_active_idx", "altup_coef_clip",
+        "altup_correct_scale", "altup_num_inputs", "laurel_rank", "activation_sparsity_pattern",
+    ),
     "gemma4_text": (
         *_GEMMA4, "vocab_size_per_layer_input", "hidden_size_per_layer_input", "enable_moe_block", "num_experts",
         "top_k_experts", "moe_intermediate_size",
@@ -282,9 +288,12 @@ OTHERS: dict[str, Any] = {
     "moe_k": 3, "moe_num_experts": 48, "moe_num_shared_experts": 1, "moe_layer_start_index": 0,
     "moe_layer_end_index": 0, "moe_layer_interval": 3, "global_head_dim": 8,
     "num_global_key_value_heads": 1, "per_layer_config": {"1": {"head_dim": 8}},
+    "altup_active_idx": 1, "altup_correct_scale": False, "altup_num_inputs": 3, "laurel_rank": 32,
+    "activation_sparsity_pattern": [0.5, 0.0],
 }  # fmt: skip
 _WINDOWED = (
-    "gemma2", "gemma3_text", "gemma4_text", "gemma4_unified_text", "cohere2", "gpt_oss", "exaone4", "olmo3",
+    "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "cohere2", "gpt_oss", "exaone4",
+    "olmo3",
 )  # fmt: skip
 _SWITCHED_OFF = (
     ("mellum", "norm_topk_prob"), ("lfm2_moe", "norm_topk_prob"), ("qwen3_next", "norm_topk_prob"),
@@ -317,7 +326,7 @@ CANNOT_MATTER: dict[str, str] = {
     **dict.fromkeys(
         ("attention_dropout", "hidden_dropout", "embd_pdrop", "resid_pdrop", "attn_pdrop", "embedding_dropout",
          "residual_dropout", "classifier_dropout", "output_dropout", "mtp_loss_scaling_factor",
-         "initializer_range", "router_aux_loss_coef", "output_router_logits",
+         "initializer_range", "router_aux_loss_coef", "output_router_logits", "altup_coef_clip",
          "router_jitter_noise"), "for training"),
     "mamba_chunk_size": "the same sums in other parts",
     **dict.fromkeys(("time_step_min", "time_step_max"), "for the first weights of a training"),
@@ -340,7 +349,6 @@ CANNOT_MATTER: dict[str, str] = {
     "pad_token_id": "for batches of texts of several lengths",
     **dict.fromkeys(("bos_token_id", "eod_token_id", "sep_token_id"), "read with the tokenizer"),
     "eos_token_id": "read with the tokenizer",
-    "vocab_size_per_layer_input": "the rows of a table, which are counted",
     "pretraining_tp": "the same sums in parts; gone from transformers 5",
     "reorder_and_upcast_attn": "the same numbers in another precision",
     "is_decoder": "whether keys are kept",
@@ -353,6 +361,7 @@ _CANNOT_MATTER_HERE = {
     ("nemotron_h", "topk_group"): "there is one group",
     ("bailing_moe_v2", "max_window_layers"): "there is no window",
     ("afmoe", "topk_group"): "there is one group",
+    ("gemma4_text", "vocab_size_per_layer_input"): "the rows of a table, which are counted",
     ("bailing_moe_v2", "moe_router_enable_expert_bias"): "the tensors say it",
     **{(kind, "head_dim"): "the size of a part of heads, which is stated" for kind in LATENT},
 }  # fmt: skip
@@ -445,7 +454,8 @@ EVERYWHERE = (
     "query_pre_attn_scalar", "no_rope_layers", "swiglu_limit", "hidden_act", "max_position_embeddings",
 )  # fmt: skip
 HAVING_RULES = (
-    "qwen2, yarn", "qwen2moe", "gpt-oss", "mistral3", "exaone4, window", "gemma3", "gemma4, experts", "qwen35moe",
+    "qwen2, yarn", "qwen2moe", "gpt-oss", "mistral3", "exaone4, window", "gemma3", "gemma3n", "gemma4, experts",
+    "qwen35moe",
     "granitehybrid", "falcon-h1", "nemotron_h_moe", "deepseek2, joined", "phi3", "gptneox", "cohere2", "lfm2moe",
 )  # fmt: skip
 """Models whose settings are read by rules that no other one has."""
@@ -684,6 +694,12 @@ def test_settings_with_which_nemotron_h_is_not_computed_are_refused(stated: dict
         ("minimax_m2", {"use_qk_norm": False}, "'False' as 'use_qk_norm'"),
         ("minimax_m2", {"use_routing_bias": False}, "'False' as 'use_routing_bias'"),
         ("minimax_m2", {"qk_norm_type": "per_head"}, "'per_head' as 'qk_norm_type'"),
+        ("gemma3n_text", {"altup_active_idx": 1}, "'1' as 'altup_active_idx'"),
+        ("gemma3n_text", {"altup_correct_scale": False}, "'False' as 'altup_correct_scale'"),
+        ("gemma3n_text", {"activation_sparsity_pattern": [0.5, 1.0]}, "needs a share for each of 2 layers"),
+        ("gemma3n_text", {"activation_sparsity_pattern": [0.5]}, "needs a share for each of 2 layers"),
+        ("gemma3n_text", {"activation_sparsity_pattern": 0.95}, "'0.95' as 'activation_sparsity_pattern'"),
+        ("gemma3n_text", {"layer_types": ["full_attention"]}, "as 'layer_types', but has 2 layers"),
     ],
 )
 def test_statements_that_a_model_type_is_not_computed_with_are_refused(

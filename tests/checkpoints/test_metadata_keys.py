@@ -47,6 +47,11 @@ _DELTA = (*_STATE_SPACE, "nextn_predict_layers", "attention.recurrent_layers", "
 _LATENT = ("moe_latent_size",)
 RULES = ("expert_gating_func", "expert_weights_norm", "expert_weights_scale")
 """How experts are chosen, where llama.cpp reads it of other architectures only. Onward computes what they state."""
+CONSTANTS = (
+    "final_logit_softcapping", "attention.shared_kv_layers", "embedding_length_per_layer_input", "altup.num_inputs",
+    "altup.active_idx", "activation_sparsity_scale",
+)  # fmt: skip
+"""What Gemma 3n's files state, and llama.cpp has as constants. Onward computes what they state."""
 READ: dict[str, tuple[str, ...]] = {
     "llama": ("vocab_size", _RMS, *RULES),
     "qwen2": (_RMS,),
@@ -115,6 +120,7 @@ READ: dict[str, tuple[str, ...]] = {
     "gemma": (_RMS,),
     "gemma2": (*_WINDOW, "attn_logit_softcapping", "final_logit_softcapping", _RMS),
     "gemma3": (*_WINDOW, "final_logit_softcapping", _RMS),
+    "gemma3n": (*_WINDOW, _RMS, *CONSTANTS),
     "gemma4": (
         *_WINDOW, _RMS, "final_logit_softcapping", "attention.shared_kv_layers", "embedding_length_per_layer_input",
         "expert_feed_forward_length",
@@ -202,7 +208,8 @@ OTHERS: dict[str, Any] = {
     "attention.q_lora_rank": 48, "attention.kv_lora_rank": 48, "attention.key_length_mla": 32,
     "attention.value_length_mla": 32, "expert_shared_count": 3, "attention.recurrent_layers": [True] * 5,
     "rope.dimension_sections": [4, 2, 2, 0], "expert_group_count": 4, "expert_group_used_count": 2,
-    "rope.scaling.alpha": 9.0, "interleave_moe_layer_step": 3,
+    "rope.scaling.alpha": 9.0, "interleave_moe_layer_step": 3, "altup.num_inputs": 5, "altup.active_idx": 1,
+    "activation_sparsity_scale": [0.5] * 8,
 }  # fmt: skip
 """Values that tiny models do not have."""
 NEEDS: dict[str, dict[str, Any]] = {
@@ -318,6 +325,14 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "inputs that are not there": (
         "gemma4, values from keys", {"embedding_length_per_layer_input": 32}, "no tensor 'per_layer_token_embd.weight'",
     ),
+    "one hidden state": ("gemma3n", {"altup.num_inputs": 1}, "has 1 hidden states"),
+    "another hidden state": ("gemma3n", {"altup.active_idx": 1}, "of which layers compute number 1"),
+    "hidden states that are not there": ("gemma3n", {"altup.num_inputs": 5}, "no tensor 'altup_proj.3.weight'"),
+    "no inputs of layers": ("gemma3n", {"embedding_length_per_layer_input": 0}, "has no embeddings for each layer"),
+    "gates of other layers": ("gemma3n", {"activation_sparsity_scale": [0.5] * 3}, "3 entries of 'gemma3n.activation"),
+    "no gates at all": ("gemma3n", {"activation_sparsity_scale": [math.inf] * 8}, "inf in 'activation_sparsity_scale'"),
+    "keys of no layer of the kind": ("gemma3n", {"attention.shared_kv_layers": 3}, "3 layers without keys"),
+    "a window that is not stated": ("gemma3n", {"attention.sliding_window": None}, "'attention.sliding_window'"),
     "wide layers": ("gemma4", {"feed_forward_length": 96}, r"blk.4.ffn_up.weight' has the shape \[192, 64\]"),
     "soft caps of attention": ("gemma4", {"attn_logit_softcapping": 5.0}, "soft-capped attention"),
     "positions that are stretched": ("llama", {"rope.scaling.alpha": 9.0}, "'dynamic' with an 'alpha'"),
@@ -660,6 +675,26 @@ SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "no gate of an input": ("gemma4", {"blk.5.inp_gate.weight": None}, "no tensor 'blk.5.inp_gate.weight'"),
     "an output's scale": ("gemma4", {"blk.5.layer_output_scale.weight": _zeros(2)}, "scale.weight' has the shape"),
+    "no matrices of hidden states": ("gemma3n", {"altup_proj.weight": None}, "no tensor 'altup_proj.0.weight'"),
+    "fewer matrices of hidden states": (
+        "gemma3n", {"altup_unembd_proj.weight": _zeros(2, 64, 64)}, "no tensor 'altup_unembd_proj.2.weight'",
+    ),
+    "more matrices of hidden states": (
+        "gemma3n", {"altup_proj.weight": _zeros(4, 64, 64)}, "'altup_proj.3.weight', which Onward does not compute",
+    ),
+    "no product beside attention": ("gemma3n", {"blk.3.laurel_r.weight": None}, "no tensor 'blk.3.laurel_r.weight'"),
+    "a product of another rank": (
+        "gemma3n", {"blk.2.laurel_l.weight": _zeros(32, 64)}, r"\[32, 64\] instead of \[64, 64\]",
+    ),
+    "coefficients of other states": (
+        "gemma3n", {"blk.2.altup_predict_coef.weight": _zeros(4, 4)}, r"\[4, 4\] instead of \[16, 4\]",
+    ),
+    "no scale of corrections": ("gemma3n", {"blk.1.altup_correct_scale.weight": None}, "altup_correct_scale.weight'"),
+    "no keys in a layer that has some": ("gemma3n", {"blk.3.attn_k.weight": None}, "no tensor 'blk.3.attn_k.weight'"),
+    "no values in a layer": ("gemma3n", {"blk.0.attn_v.weight": None}, "no tensor 'blk.0.attn_v.weight'"),
+    "an output's scale of another": (
+        "gemma3n", {"blk.0.layer_output_scale.weight": _zeros(1)}, "does not compute for 'gemma3n'",
+    ),
     "no norm of experts": ("gemma4, experts", {"blk.1.pre_ffw_norm_2.weight": None}, "no tensor 'blk.1.pre_ffw_norm"),
     "no scale of a router": ("gemma4, experts", {"blk.1.ffn_gate_inp.scale": None}, "no tensor 'blk.1.ffn_gate_inp.sc"),
     "scales of other experts": ("gemma4, experts", {"blk.0.ffn_down_exps.scale": _zeros(7)}, r"shape \[7\] instead of"),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.checkpoints import gemma4, latent, ling, mamba2, qwen35
+from tests.checkpoints import gemma3n, gemma4, latent, ling, mamba2, qwen35
 from tests.checkpoints.making import letters_tokenizer, write_gguf
 
 HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, INNER, CONTEXT = 64, 4, 2, 96, 32, 512
@@ -119,6 +119,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 16,
         "final_logit_softcapping": 12.0,
     },
+    **gemma3n.VARIANTS,
     **gemma4.VARIANTS,
     **qwen35.VARIANTS,
     **mamba2.VARIANTS,
@@ -198,7 +199,7 @@ LAYERS = {
     "gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3, "gemma2": 3, "exaone4": 5,
     "lfm2": 5, "lfm2moe": 3, "qwen35": 5, "qwen35moe": 3, "qwen3next": 3, "granitehybrid": 3,
     "nemotron_h": 5, "nemotron_h_moe": 4, "deepseek2": 3, "glm4moe": 3, "bailingmoe2": 3, "ernie4_5-moe": 3,
-    "afmoe": 5,
+    "afmoe": 5, "gemma3n": 8,
 }  # fmt: skip
 """Where two are too few to show every kind."""
 LAYER_NORM = ("starcoder", "starcoder2", "stablelm", "gpt2", "gptneox", "cohere2", "command-r")
@@ -270,6 +271,8 @@ def _made(name: str, seed: int, layers: int) -> Checkpoint:
         tensors["position_embd.weight"] = made.matrix(CONTEXT, HIDDEN)
     if kind == "gemma4":
         tensors |= gemma4.whole_tensors(name, stated, made, vocabulary)
+    if kind == gemma3n.KIND:
+        tensors |= gemma3n.whole_tensors(stated, made, vocabulary)
     for layer in range(stated["block_count"]):
         tensors |= {f"blk.{layer}.{part}": weights for part, weights in made.block(layer).items()}
     return metadata, tensors
@@ -295,6 +298,8 @@ class _Tensors:
     def block(self, layer: int) -> dict[str, Any]:
         if self.kind == "gemma4":
             return gemma4.block(self.name, self.stated, self, layer)
+        if self.kind == gemma3n.KIND:
+            return gemma3n.block(self.stated, self, layer)
         if self.kind == latent.KIND:
             own = latent.attention_tensors(self.stated, self, HIDDEN)
             return own | self._feed_forward(layer) | self.norm("attn_norm") | self.norm("ffn_norm")

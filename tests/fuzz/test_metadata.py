@@ -14,7 +14,7 @@ import pytest
 
 from onward.checkpoints.parameters import WINDOW
 from onward.errors import InvalidRequest, ModelFolderError
-from tests.checkpoints.test_metadata_keys import COMMON, OTHERS, READ, RULES, model
+from tests.checkpoints.test_metadata_keys import COMMON, CONSTANTS, OTHERS, READ, RULES, model
 from tests.checkpoints.tiny import ARCHITECTURES, CONTEXT, LAYERS
 from tests.engines.upstreams.byte_model import llama_server
 from tests.examples import examples
@@ -33,7 +33,7 @@ UNREAD = (
 NAMES = sorted({"llama", "qwen2", "qwen3", "gemma3", "granite", "smollm3", "olmo2", "olmo2, window", "stablelm", "gpt2",
                 "gptneox", "cohere2", "starcoder2", "phi3, long", "llama, experts", "qwen3moe", "qwen2moe", "olmoe",
                 "mellum", "granitemoe, shared", "gpt-oss", "gemma", "gemma2", "glm4", "exaone4", "seed_oss",
-                "internlm2", "mistral3", "lfm2", "lfm2moe", "gemma4", "gemma4, values from keys",
+                "internlm2", "mistral3", "lfm2", "lfm2moe", "gemma3n, own keys", "gemma4", "gemma4, values from keys",
                 "gemma4, experts", "qwen35", "qwen35moe", "qwen3next, joined",
                 "nemotron_h", "nemotron_h_moe", "deepseek2", "deepseek2, joined", "deepseek2, latent queries",
                 "deepseek2, dense", "deepseek2, groups of sigmoids", "glm4moe",
@@ -67,7 +67,7 @@ def changes(number: int) -> tuple[str, dict[str, Any]]:
     name = draw.choice(NAMES)
     kind = name.partition(",")[0]
     num_layers = ARCHITECTURES[name].get("block_count", LAYERS.get(kind, 2))
-    keys = [key for key in (*COMMON, *READ[kind] * 3, *UNREAD) if key not in RULES]
+    keys = [key for key in (*COMMON, *READ[kind] * 3, *UNREAD) if key not in (*RULES, *CONSTANTS)]
     positions = [key for key in COMMON if key.startswith("rope.sca")]
     chosen = {draw.choice(positions if draw.random() < 0.4 else keys) for _ in range(draw.randint(1, 3))}
     return name, {key: a_value(draw, key, num_layers) for key in sorted(chosen)}

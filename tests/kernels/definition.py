@@ -58,6 +58,56 @@ def xielu(x: Floats, numbers: Floats) -> Floats:
     return found
 
 
+# norms, gates, hidden states
+
+
+def _sum(rows: Floats, *, squared: bool = False) -> Floats:
+    """Of each row, [rows, 1]: two vectors of sums, alternately, then their lanes."""
+    vectors = np.pad(rows, ((0, 0), (0, -rows.shape[1] % GROUP))).reshape(len(rows), -1, 16)
+    totals = np.zeros((2, len(rows), 16), np.float32)
+    for index, vector in enumerate(vectors.swapaxes(0, 1)):
+        before = totals[index % 2]
+        totals[index % 2] = fma(vector, vector, before) if squared else before + vector
+    sums: Floats = totals[0] + totals[1]
+    while sums.shape[1] > 1:
+        half = sums.shape[1] // 2
+        sums = sums[:, :half] + sums[:, half:]
+    return sums
+
+
+def mean_square(rows: Floats) -> Floats:
+    """Of each row, [rows, 1]."""
+    return _sum(rows, squared=True) / single(rows.shape[1])
+
+
+def as_large(rows: Floats, reference: Floats, weight: Floats, least: float) -> Floats:
+    """Rows as large as others, times a weight."""
+    root = np.sqrt(mean_square(reference)) / np.sqrt(np.maximum(mean_square(rows), single(least)))
+    found: Floats = (rows * root * weight).astype(np.float32)
+    return found
+
+
+def sparse(rows: Floats, cutoff: float) -> Floats:
+    """What rows exceed their mean by, beyond so many standard deviations."""
+    centred = rows - _sum(rows) / single(rows.shape[1])
+    return np.maximum(centred - single(cutoff) * np.sqrt(mean_square(centred)), single(0))
+
+
+def predicted(states: Floats, coefficients: Floats) -> Floats:
+    """AltUp's predictions: states [rows, count, size], coefficients [rows, count, count]."""
+    found = states.copy()
+    for j in range(states.shape[1]):
+        found = fma(coefficients[:, :, j, None], states[:, None, j], found)
+    return found
+
+
+def corrected(states: Floats, computed: Floats, coefficients: Floats) -> Floats:
+    """AltUp's corrections of predictions [rows, count, size] by what a layer computed of the first one."""
+    change = computed - states[:, 0]
+    found: Floats = fma(coefficients[:, :, None] + single(1), change[:, None], states)
+    return found
+
+
 # weights
 
 

@@ -6,15 +6,18 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from onward.kernels.code import Functions
 from onward.kernels.compiler import compile_object
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
+from onward.kernels.memory import address
+from onward.kernels.records import CONTEXT, CONTEXT_WORDS, OWN
 from onward.kernels.targets import Target, host
 from onward.kernels.values import I64, PTR, Type, Value, element, is_float, lanes
-from tests.kernels.emulated import linked
+from tests.kernels.emulated import executable_forms, linked
 
 Writer = Callable[[Module, Isa], None]
 Expression = Callable[..., Value]
@@ -36,6 +39,29 @@ def elementwise(module: Module, name: str, types: list[Type], returns: Type, bod
         values = [f.load(array, t, i * size_of(t)) for array, t in zip(inputs, types, strict=True)]
         f.store(body(f, *values), output, i * size_of(returns))
     f.ret()
+
+
+def operation(emit: Callable[[Module], Any], form: str) -> Functions:
+    """Return the code of one operation of tapes, for a form of `executable_forms`, "host" for this machine's."""
+
+    def write(module: Module, isa: Isa) -> None:
+        found = emit(module)
+        f = Function(module, "operation", [PTR, PTR, I64, PTR], exported=True)
+        f.call(found, f.args)
+        f.ret()
+
+    return compiled(write, executable_forms().get(form))
+
+
+def run_operation(code: Functions, record: NDArray[np.int64], rows: int, scratch: int = 0, **shared: int) -> None:
+    """Compute the rows of a step, on one thread. `scratch`: numbers of its memory; `shared`: fields of the context."""
+    memory, own, counter = np.zeros(scratch + 64, np.float32), np.zeros(8, np.int64), np.zeros(8, np.int64)
+    context = np.zeros(CONTEXT_WORDS, np.int64)
+    CONTEXT.set(context, rows=rows, threads=1, scratch=address(memory), scratch_stride=memory.nbytes, **shared)
+    OWN.set(own, counter=address(counter), step=0, total=0, is_last=0)
+    pointer, integer = ctypes.c_void_p, ctypes.c_int64
+    function = code.function("operation", [pointer, pointer, integer, pointer])
+    function(address(record), address(context), 0, address(own))
 
 
 def size_of(t: Type) -> int:

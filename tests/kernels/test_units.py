@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from functools import cache
 
 import numpy as np
@@ -11,17 +10,14 @@ from numpy.typing import NDArray
 
 from onward.kernels.activations import ACTIVATION_NAMES
 from onward.kernels.code import Functions
-from onward.kernels.function import Function, Module
-from onward.kernels.isa import Isa
 from onward.kernels.memory import address
 from onward.kernels.operations import Writers
-from onward.kernels.records import CONTEXT, CONTEXT_WORDS, OWN, UNIT
+from onward.kernels.records import UNIT
 from onward.kernels.units import UNITS, emit_unit
-from onward.kernels.values import I64, PTR
 from tests.examples import slow_but
 from tests.kernels.definition import xielu
 from tests.kernels.emulated import executable_forms
-from tests.kernels.harness import compiled
+from tests.kernels.harness import operation, run_operation
 
 Floats = NDArray[np.float32]
 ROWS, INPUTS = 5, 2080
@@ -31,29 +27,18 @@ NUMBERS = np.array([[1.17, 0.8, 0.5, -1e-6], [0.3, 2.5, 0.25, -0.4]], np.float32
 
 @cache
 def code(form: str) -> Functions:
-    def write(module: Module, isa: Isa) -> None:
-        operation = emit_unit(module, Writers(module, ("float32",)))
-        f = Function(module, "unit", [PTR, PTR, I64, PTR], exported=True)
-        f.call(operation, f.args)
-        f.ret()
-
-    return compiled(write, executable_forms().get(form))
+    return operation(lambda module: emit_unit(module, Writers(module, ("float32",))), form)
 
 
 def run(form: str, activation: str, gate: Floats | None, up: Floats, numbers: Floats | None) -> Floats:
     found = np.full_like(up, np.nan)
-    scratch, own, counter = np.zeros(INPUTS + 64, np.float32), np.zeros(8, np.int64), np.zeros(8, np.int64)
-    context = np.zeros(CONTEXT_WORDS, np.int64)
-    CONTEXT.set(context, rows=ROWS, threads=1, scratch=address(scratch), scratch_stride=scratch.nbytes)
     record = UNIT.record(
         0, has_barrier=True, gate=0 if gate is None else address(gate), up=address(up), source_stride=up.strides[0],
         inputs=INPUTS, target=address(found), target_stride=found.strides[0], pieces=3,
-        form=ACTIVATION_NAMES.index("float32"),
-        activation=UNITS.index(activation), copies=1, parameters=0 if numbers is None else address(numbers),
+        form=ACTIVATION_NAMES.index("float32"), activation=UNITS.index(activation), copies=1,
+        parameters=0 if numbers is None else address(numbers),
     )  # fmt: skip
-    OWN.set(own, counter=address(counter), step=0, total=0, is_last=0)
-    p, i = ctypes.c_void_p, ctypes.c_int64
-    code(form).function("unit", [p, p, i, p])(address(record), address(context), 0, address(own))
+    run_operation(code(form), record, ROWS, INPUTS)
     return found
 
 

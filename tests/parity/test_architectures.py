@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 ARCHITECTURES = (
     "gpt-oss", "gemma", "gemma2", "glm4", "exaone4, window", "seed_oss", "internlm2", "olmo2, window", "mistral3",
-    "qwen3moe", "mellum", "granitemoe, shared", "lfm2", "lfm2moe", "gemma4",
+    "qwen3moe", "mellum", "granitemoe, shared", "lfm2", "lfm2moe", "gemma3n", "gemma4",
     "gemma4, experts", "qwen35", "qwen35moe", "qwen3next", "nemotron_h", "nemotron_h_moe",
     "granitehybrid", "granitehybrid, experts", "falcon-h1", "glm4moe", "bailingmoe2", "llama, experts", "qwen2moe",
     "olmoe", "ernie4_5", "ernie4_5-moe", "minimax-m2",
@@ -46,7 +46,9 @@ OF_INPUTS = (
     "ssm_ba", "attn_kv_a_mqa",
 )  # fmt: skip
 """Tensors of a layer that read what comes before it."""
-OF_OUTPUTS = ("attn_output", "shortconv.out_proj", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp", "proj")
+OF_OUTPUTS = (
+    "attn_output", "shortconv.out_proj", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp", "proj", "laurel_r",
+)  # fmt: skip
 """Those that add to it."""
 SHARES = {
     "gpt-oss": 0.1, "gemma": 5.0, "gemma2": 12.0, "glm4": 1.8, "exaone4": 0.8, "seed_oss": 0.5, "mistral3": 0.5,
@@ -78,7 +80,7 @@ def write_letters_model(path: Path, name: str) -> Path:
     metadata, tensors = tiny(name)
     kind = str(metadata["general.architecture"])
     metadata |= byte_vocabulary() | {f"{kind}.context_length": CONTEXT}
-    if f"{kind}.final_logit_softcapping" in metadata or kind == "gemma4":
+    if f"{kind}.final_logit_softcapping" in metadata or kind in ("gemma3n", "gemma4"):
         metadata[f"{kind}.final_logit_softcapping"] = 60.0
     is_tied = "output.weight" not in tensors  # a token is then followed by itself unless the layers add much to it
     share = SHARES.get(kind, 1.0)
@@ -89,6 +91,8 @@ def write_letters_model(path: Path, name: str) -> Path:
         if weights.ndim > 1 and part in OF_INPUTS:
             weights *= 4.0 if is_tied else 1.0
             weights[..., 0] = 0.0
+        if part in ("altup_predict_coef", "altup_correct_coef"):
+            weights *= 0.05  # so that the first number stays that of the token
         if part in OF_OUTPUTS and not tensor.endswith(".scale"):
             tensors[tensor] = _without_first(share * weights, is_experts="exps" in part)
         if part in ("post_attention_norm", "post_ffw_norm", "post_norm") and kind not in (
@@ -102,6 +106,9 @@ def write_letters_model(path: Path, name: str) -> Path:
     if (table := tensors.get("per_layer_token_embd.weight")) is not None:
         tensors["per_layer_token_embd.weight"] = random.normal(size=(count, table.shape[1])).astype(np.float32)
         tensors["per_layer_model_proj.weight"][:, 0] = 0.0
+    for tensor in ("altup_proj.weight", "altup_unembd_proj.weight"):
+        if tensor in tensors:
+            tensors[tensor][:, 0] = 0.0
     for tensor in ("token_embd.weight", "output.weight"):
         if tensor in tensors:
             weights = random.normal(0, 0.12 if is_tied else 0.3, (count, HIDDEN)).astype(np.float32)

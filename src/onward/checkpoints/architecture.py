@@ -92,6 +92,16 @@ class Mixture:
 
 
 @dataclass(frozen=True, slots=True)
+class AltUp:
+    """Several hidden states, of which a layer computes the first one and predicts the others (AltUp), and a product of
+    two small matrices beside attention (LAuReL)."""
+
+    count: int
+    laurel_rank: int
+    """Numbers between the two matrices."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeltaNet:
     """Layers with a gated delta rule instead of attention, and a short convolution before it: they keep a state of each
     sequence, of a fixed size."""
@@ -249,6 +259,11 @@ class Architecture:
     they have one, else of the last one without."""
     layer_feed_forward: tuple[int, ...] = ()
     """Inner size of each layer's feed-forward layer, where they differ."""
+    gate_cutoffs: tuple[float | None, ...] = ()
+    """Of each layer: by how many standard deviations gates have to exceed their mean; what they are beyond that counts,
+    and 0 for those that do not. None: all count as they are."""
+    altup: AltUp | None = None
+    """None: there is one hidden state."""
     layer_input: int = 0
     """Numbers of a token's embedding for each layer, which it adds to what it returns; 0: there are none."""
 

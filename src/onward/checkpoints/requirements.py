@@ -167,9 +167,12 @@ def _required(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
     if own.has_unrotated_parts and found.rope is not None and len(found.window_layers) < found.num_layers:
         shapes[ROPE_FACTORS] = (found.rope.size // 2,)
     if size := found.layer_input:
-        shapes["per_layer_token_embd.weight"] = num_tokens, found.num_layers * size
+        rows = checkpoint.parameters.integer("vocab_size_per_layer_input", num_tokens)
+        shapes["per_layer_token_embd.weight"] = rows, found.num_layers * size
         shapes["per_layer_model_proj.weight"] = found.num_layers * size, hidden
         shapes["per_layer_proj_norm.weight"] = (size,)
+    for index in range(found.altup.count - 1 if found.altup else 0):
+        shapes |= dict.fromkeys((f"altup_proj.{index}.weight", f"altup_unembd_proj.{index}.weight"), (hidden, hidden))
     for layer in range(found.num_layers):
         shapes |= {f"blk.{layer}.{name}": shape for name, shape in _block(found, layer, checkpoint.parameters)}
     return shapes
@@ -192,6 +195,8 @@ def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[
             yield f"{name}.bias", shape[:-1]
     if found.has_sinks:
         yield "attn_sinks.weight", (found.num_heads,)
+    if found.altup is not None:
+        yield "altup_correct_scale.weight", (found.hidden,)
     if found.latent is not None:
         yield from ((f"{name}.weight", shape) for name, shape in latent.norms(found).items())
     for name in _norms(found, layer):
@@ -270,6 +275,12 @@ def _matrices(found: Architecture, layer: int, parameters: Parameters) -> dict[s
         matrices = {**attention, "ssm_in": (rows, hidden), "ssm_out": (hidden, space.inner)}
     if found.layer_input:
         matrices |= {"inp_gate": (found.layer_input, hidden), "proj": (hidden, found.layer_input)}
+    if (altup := found.altup) is not None:
+        count, rank = altup.count, altup.laurel_rank
+        matrices |= {
+            "altup_router": (count, hidden), "altup_predict_coef": (count * count, count),
+            "altup_correct_coef": (count, count), "laurel_l": (rank, hidden), "laurel_r": (hidden, rank),
+        }  # fmt: skip
     if found.mixture is not None and layer in found.mixture.layers:
         gate: dict[str, Shape] = {"ffn_gate_inp_shexp": (hidden,)} if own.has_gated_share else {}
         matrices |= _experts(found.mixture, hidden) | gate
@@ -324,6 +335,7 @@ def _norms(found: Architecture, layer: int) -> list[str]:
     before = ["attn_norm"] if has_one else ["attn_norm", "ffn_norm"]
     after = ["post_attention_norm", "post_ffw_norm"]
     own = ["post_norm"] if found.layer_input else []
+    own += ["altup_router_norm", "laurel_post_norm"] if found.altup else []
     if _has_both(found, layer):
         own += ["post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2"]
     return (before if found.has_norms_before else []) + (after if found.has_norms_after else []) + own
@@ -364,18 +376,19 @@ def _optional_in_block(found: Architecture, layer: int, parameters: Parameters) 
         yield "ssm_norm.weight", _state_norm(space)
     if own.head_norms == "perhaps" and not parameters.has("attention.head_norms"):
         yield from ((f"attn_{part}_norm.weight", (found.head_size,)) for part in "qk")
-    if not own.may_lack_values:
-        return
-    parts = _keys_and_values(found, layer)
     is_keyless = found.keys_of(layer) != layer
     if is_keyless:
         yield "attn_k_norm.weight", (found.heads_of(layer).head_size,)
-    for name, shape in parts.items():
+    if not is_keyless and not own.may_lack_values:
+        return
+    for name, shape in _keys_and_values(found, layer).items():
         is_optional = name == "attn_v" and not parameters.has(KEYS_ARE_VALUES)
         if is_keyless or is_optional:
             yield f"{name}.weight", shape
         if _may_have_bias(parameters, name) and (is_keyless or is_optional):
             yield f"{name}.bias", shape[:1]
+    if not own.may_lack_values:
+        return
     yield "layer_output_scale.weight", (1,)
     if found.mixture is not None and layer in found.mixture.layers:
         yield "ffn_down_exps.scale", (found.mixture.count,)

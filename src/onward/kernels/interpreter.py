@@ -16,6 +16,7 @@ from typing import Any
 
 from onward import kernels
 from onward.kernels.activations import ActivationName
+from onward.kernels.altup import emit_altup
 from onward.kernels.attention_kernels import attention_scratch_bytes, emit_attention, emit_merge
 from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.convolution import emit_convolve, emit_keep
@@ -29,7 +30,7 @@ from onward.kernels.expert_operations import (
 )
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
-from onward.kernels.norms import emit_norm, emit_norm_heads
+from onward.kernels.norms import emit_norm, emit_norm_heads, emit_sparsify
 from onward.kernels.operations import (
     Writers,
     emit_cap,
@@ -60,9 +61,9 @@ from onward.kernels.values import I64, PTR, Value
 from onward.kernels.waiting import FUTEX_WAIT, FUTEX_WAKE
 
 END, NORM_CODE, QUANTISE_CODE, UNIT_CODE = range(4)
-SCAN_CODE, DELTA_CODE, STATE_SPACE_CODE = range(4, 7)
+SCAN_CODE, DELTA_CODE, STATE_SPACE_CODE, SPARSIFY_CODE = range(4, 8)
 ROUTE_CODE, GROUP_CODE, GATHER_CODE, COMBINE_CODE, CAP_CODE = range(8, 13)
-KEEP_CODE, CONVOLVE_CODE = range(13, 15)
+KEEP_CODE, CONVOLVE_CODE, ALTUP_CODE = range(13, 16)
 _FIRST_EMBED, _FIRST_PRODUCT, _FIRST_EXPERT_PRODUCT, _FIRST_NORM_HEADS, _FIRST_ATTENTION = 16, 64, 128, 192, 224
 SLEEPERS_OFFSET = 64
 """Bytes from a number that threads wait for to the count of those that sleep."""
@@ -92,8 +93,11 @@ class Kernels:
     norm_sizes: tuple[int, ...] = ()
     """Sizes of parts of a row, other than heads, that are normalised separately."""
     has_experts: bool = False
-    has_logit_cap: bool = False
+    has_caps: bool = False
     has_convolutions: bool = False
+    has_altup: bool = False
+    """Whether rows have several hidden states."""
+    has_sparse_gates: bool = False
     delta: DeltaShape | None = None
     """Of layers that keep a state of each sequence."""
     has_state_spaces: bool = False
@@ -150,8 +154,12 @@ class Kernels:
         if self.has_experts:
             found |= {ROUTE_CODE: "route", GROUP_CODE: "group", GATHER_CODE: "gather", COMBINE_CODE: "combine"}
             found |= {self.expert_product_code(kind): f"experts_{kind.name}" for kind in self.products}
-        if self.has_logit_cap:
+        if self.has_caps:
             found[CAP_CODE] = "cap"
+        if self.has_altup:
+            found[ALTUP_CODE] = "altup"
+        if self.has_sparse_gates:
+            found[SPARSIFY_CODE] = "sparsify"
         if self.has_convolutions:
             found |= {KEEP_CODE: "keep", CONVOLVE_CODE: "convolve"}
         if self.has_states:
@@ -176,8 +184,12 @@ class Kernels:
         parts += [(emit_rotate, shape) for shape in self.attention]
         if self.has_experts:
             parts.append((_emit_experts,))
-        if self.has_logit_cap:
+        if self.has_caps:
             parts.append((emit_cap,))
+        if self.has_altup:
+            parts.append((emit_altup,))
+        if self.has_sparse_gates:
+            parts.append((emit_sparsify,))
         if self.has_convolutions:
             parts.append((_emit_convolutions, self.attention[0], forms))
         if self.has_states:

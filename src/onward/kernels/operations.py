@@ -147,7 +147,8 @@ def emit_embed(module: Module, isa: Isa, name: str) -> Any:
     scale, is_added = op.field(EMBED, "scale"), op.field(EMBED, "is_added")
     with op.rows() as row:
         place = f.select(op.field(EMBED, "of_positions").ne(0), op.shared("positions"), op.shared("tokens"))
-        index = f.load(place, I64, row * 8)
+        stated = f.load(place, I64, row * 8)
+        index = f.select(stated < op.field(EMBED, "rows"), stated, f.i64(0))
         source = f.at(op.field(EMBED, "table"), index * op.field(EMBED, "row_bytes"))
         target = f.at(op.field(EMBED, "target"), row * op.field(EMBED, "target_stride"))
 
@@ -184,10 +185,15 @@ def emit_quantise(module: Module, writers: Writers) -> Any:
     """Rows in another form."""
     op = Operation(module, "quantise")
     f = op.f
+    blocks, weight, weighted = blocks_of(op.field(QUANTISE, "inputs")), op.field(QUANTISE, "weight"), op.scratch()
     with op.rows() as row:
         source = f.at(op.field(QUANTISE, "source"), row * op.field(QUANTISE, "source_stride"))
         target = f.at(op.field(QUANTISE, "target"), row * op.field(QUANTISE, "target_stride"))
-        writers.call(f, op.field(QUANTISE, "form"), source, target, f.i64(0), blocks_of(op.field(QUANTISE, "inputs")))
+        has_weight = weight.is_null().eq(0)
+        with f.when(has_weight), f.loop(0, blocks * (4 * GROUP), VECTOR_BYTES) as at:
+            f.store(f.load(source, F32X16, at) * f.load(weight, F32X16, at), weighted, at)
+        written = f.select(has_weight, weighted, source)
+        writers.call(f, op.field(QUANTISE, "form"), written, target, f.i64(0), blocks)
     return f.ret()
 
 

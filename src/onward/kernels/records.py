@@ -53,17 +53,22 @@ PRODUCT = Layout(
 most."""
 EMBED = Layout(
     table=PTR, row_bytes=I64, inputs=I64, target=PTR, target_stride=I64, scale=F32,
-    of_positions=I64, is_added=I64,
+    of_positions=I64, is_added=I64, rows=I64,
 )  # fmt: skip
-"""target[m] = row of the table for token m, or for its position, times a scale, or added to what is there."""
+"""target[m] = row of the table for token m, or for its position, times a scale, or added to what is there. `rows`: of
+the table; the first one is that of tokens beyond them."""
 NORM = Layout(
     source=PTR, source_stride=I64, weight=PTR, bias=PTR, inputs=I64, target=PTR,
     target_stride=I64, form=I64, is_centred=I64, is_added=I64,
-    epsilon=F32, scale=F32, total_scale=F32,
+    epsilon=F32, scale=F32, total_scale=F32, reference=PTR,
 )  # fmt: skip
 """target = source / root mean square * weight + bias, as a form of activations (its number in ACTIVATION_NAMES). With
 `is_centred` the mean is subtracted first. With `is_added`, the norm times a scale is added to target, float32, and the
-sum is multiplied by another one."""
+sum is multiplied by another one. `reference`: null, or rows of the same stride: then the norm is as large as they are,
+target = source * root mean square of reference / root mean square of source * weight, and epsilon is the least mean
+square that source is divided by."""
+SPARSIFY = Layout(values=PTR, stride=I64, inputs=I64, cutoff=F32)
+"""values = what they exceed their mean by, beyond `cutoff` times their standard deviation; 0 where they do not."""
 NORM_HEADS = Layout(
     values=PTR, stride=I64, num_heads=I64, weight=PTR, weight_stride=I64, is_centred=I64, epsilon=F32
 )  # fmt: skip
@@ -71,8 +76,9 @@ NORM_HEADS = Layout(
 subtracted first. `weight_stride`: bytes from one head's weights to the next one's, 0 where all have the same."""
 QUANTISE = Layout(
     source=PTR, source_stride=I64, inputs=I64, target=PTR, target_stride=I64,
-    form=I64,
+    form=I64, weight=PTR,
 )  # fmt: skip
+"""target = source, times a weight where there is one, as a form of activations."""
 UNIT = Layout(
     gate=PTR, up=PTR, source_stride=I64, inputs=I64, target=PTR,
     target_stride=I64, form=I64, pieces=I64, activation=I64, copies=I64, parameters=PTR,
@@ -80,6 +86,12 @@ UNIT = Layout(
 """target = activation(gate) * up, or activation(up) where there is no gate. `pieces`: into how many parts a row is cut;
 `activation`: its number in units.UNITS; `parameters`: its own numbers, float32, null where it has none; `copies`: how
 many rows there are for each row of the step."""
+ALTUP = Layout(
+    source=PTR, target=PTR, stride=I64, part=I64, count=I64, inputs=I64, coefficients=PTR, coefficient_stride=I64,
+    computed=PTR, computed_stride=I64, pieces=I64,
+)  # fmt: skip
+"""Predictions of `count` hidden states of a row, `part` bytes apart, or, where `computed` is not null, corrections of
+them by it; see altup. `pieces`: as in UNIT."""
 CAP = Layout(values=PTR, stride=I64, num_vectors=I64, pieces=I64, cap=F32)
 """values = cap * tanh(values / cap): vectors of 16. `pieces`: as in UNIT."""
 ROTATE = Layout(

@@ -96,14 +96,15 @@ class TapeBuilder:
     def embed(
         self, table: Table, target: Rows, scale: float = 1.0, *, of_positions: bool = False, is_added: bool = False
     ) -> None:
-        """Write the table's rows of the step's tokens, or positions, to `target`, float32, or add them."""
+        """Write the table's rows of the step's tokens, or positions, to `target`, float32, or add them. Tokens beyond
+        the table have its first row."""
         target.require(self._rows, float_row_bytes(table.inputs))
         if table.data.nbytes < table.rows * table.row_bytes:
             raise ValueError(f"A table of {table.rows} rows has {table.data.nbytes} bytes.")
         record = EMBED.record(
             self._kernels.embed_code(table.type), has_barrier=True, table=address(table.data),
             row_bytes=table.row_bytes, inputs=table.inputs, target=target.address, target_stride=target.stride,
-            scale=scale, of_positions=of_positions, is_added=is_added,
+            scale=scale, of_positions=of_positions, is_added=is_added, rows=table.rows,
         )  # fmt: skip
         self._append(record, table, target)
 
@@ -116,22 +117,28 @@ class TapeBuilder:
         *,
         added_scale: float | None = None,
         total_scale: float = 1.0,
+        reference: Rows | None = None,
     ) -> None:
         """Write normalised rows in a form of activations; with `added_scale`, add them times so much to float32, and
-        multiply the sum by `total_scale`."""
+        multiply the sum by `total_scale`. `reference`: rows of the same stride, which they become as large as."""
         inputs = norm.weight.length
         is_added = added_scale is not None
         source.require(self._rows, float_row_bytes(inputs))
         target.require(self._rows, float_row_bytes(inputs) if is_added else ACTIVATIONS[form].row_bytes(inputs))
         if norm.bias is not None and norm.bias.length != inputs:
             raise ValueError(f"A norm of {inputs} numbers has a bias of {norm.bias.length}.")
+        if reference is not None:
+            reference.require(self._rows, float_row_bytes(inputs))
+            if reference.stride != source.stride or norm.is_centred:
+                raise ValueError("A norm becomes as large as rows of another stride, or is centred.")
         record = NORM.record(
             NORM_CODE, has_barrier=True, source=source.address, source_stride=source.stride,
             weight=norm.weight.address, bias=0 if norm.bias is None else norm.bias.address, inputs=inputs,
             target=target.address, target_stride=target.stride, form=self._form(form), is_centred=norm.is_centred,
             is_added=is_added, epsilon=norm.epsilon, scale=added_scale or 0.0, total_scale=total_scale,
+            reference=0 if reference is None else reference.address,
         )  # fmt: skip
-        self._append(record, source, norm, target, row=inputs)
+        self._append(record, source, norm, target, reference, row=inputs)
 
     def norm_heads(self, values: Rows, num_heads: int, size: int, norm: Norm) -> None:
         """Normalise each head of rows of float32, in place, by weights that all heads have, or each its own. Other
@@ -149,15 +156,20 @@ class TapeBuilder:
         )  # fmt: skip
         self._append(record, values, norm)
 
-    def quantise(self, source: Rows, inputs: int, target: Rows, form: ActivationName) -> None:
-        """Write rows of float32 in another form."""
+    def quantise(
+        self, source: Rows, inputs: int, target: Rows, form: ActivationName, weight: Vector | None = None
+    ) -> None:
+        """Write rows of float32, times a weight, in another form."""
         source.require(self._rows, float_row_bytes(inputs))
+        if weight is not None and weight.length != inputs:
+            raise ValueError(f"{inputs} numbers are multiplied by {weight.length}.")
         target.require(self._rows, ACTIVATIONS[form].row_bytes(inputs))
         record = QUANTISE.record(
             QUANTISE_CODE, has_barrier=True, source=source.address, source_stride=source.stride, inputs=inputs,
             target=target.address, target_stride=target.stride, form=self._form(form),
+            weight=0 if weight is None else weight.address,
         )  # fmt: skip
-        self._append(record, source, target)
+        self._append(record, source, target, weight, row=0 if weight is None else inputs)
 
     def unit(
         self,
@@ -301,10 +313,10 @@ class TapeBuilder:
             raise ValueError("The kernels were compiled without convolutions.")
 
     def cap(self, values: Rows, numbers: int, cap: float) -> None:
-        """Cap logits, float32 [rows, numbers]: whole vectors of 16."""
+        """Cap numbers, float32 [rows, numbers]: whole vectors of 16."""
         values.require(self._rows, 4 * numbers)
-        if numbers % LANES or not self._kernels.has_logit_cap:
-            raise ValueError(f"{numbers} logits cannot be capped, or the kernels were compiled without that.")
+        if numbers % LANES or not self._kernels.has_caps:
+            raise ValueError(f"{numbers} numbers cannot be capped, or the kernels were compiled without that.")
         record = CAP.record(
             CAP_CODE, has_barrier=True, values=values.address, stride=values.stride, num_vectors=numbers // LANES,
             pieces=max(1, numbers // CAP_PIECE_NUMBERS), cap=cap,

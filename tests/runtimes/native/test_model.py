@@ -62,7 +62,7 @@ share keys, each kind of state, and latent attention."""
 DIFFERENT_NAMES = [
     *FAST_NAMES, "llama, rope factors", "qwen3", "phi3", "cohere2", "qwen3moe", "gemma2", "nemotron_h_moe",
     "gemma4, experts", "falcon-h1", "deepseek2, groups of sigmoids", "afmoe", "hunyuan-dense",
-    "apertus",
+    "apertus", "gemma3n", "gemma3n, stated",
 ]  # fmt: skip
 """With all that the slow tests of each kernel's memory and bits need."""
 NUM_TOKENS = 70
@@ -192,8 +192,9 @@ CUT = [
     "gemma3", "olmo2", "gptneox", "cohere2", "gpt2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2", "lfm2", "lfm2moe",
     "gemma4", "gemma4, experts", "qwen35", "qwen35moe", "qwen3next", "granitehybrid", "falcon-h1",
     "nemotron_h", "nemotron_h_moe", "deepseek2", "deepseek2, queries joined", "afmoe", "hunyuan-dense",
+    "gemma3n", "apertus",
 ]  # fmt: skip
-PLAIN, MIXTURE, OTHERS = "llama", "qwen3moe", ["lfm2", "lfm2moe", "gemma4", "gemma4, experts", "deepseek2"]
+PLAIN, MIXTURE, OTHERS = "llama", "qwen3moe", ["lfm2", "lfm2moe", "gemma3n", "gemma4", "gemma4, experts", "deepseek2"]
 """`OTHERS`: layers of one model keep other things in a block, or read those of another layer, or have values of another
 size than keys."""
 RECURRENT = [
@@ -425,6 +426,7 @@ def test_only_wanted_rows_have_logits(models: Callable[..., ModelRunner]) -> Non
         pytest.param("stablelm, parallel", 2, 1, marks=pytest.mark.slow),
         ("qwen3moe", 2, 1),
         ("lfm2", 5, 1),
+        pytest.param("gemma3n", 8, 5, marks=pytest.mark.slow),
         pytest.param("gemma4", 7, 4, marks=pytest.mark.slow),
         ("qwen35", 5, 0),
         pytest.param("qwen35, equal heads", 5, 1, marks=pytest.mark.slow),
@@ -543,6 +545,7 @@ def deeper(name: str, folder: Path) -> Path:
         pytest.param("qwen2", 2, marks=pytest.mark.slow),
         pytest.param("gemma3", 3, marks=pytest.mark.slow),
         ("lfm2", 2),
+        pytest.param("gemma3n", 2, marks=pytest.mark.slow),
         pytest.param("gemma4", 2, marks=pytest.mark.slow),
         ("qwen35", 3),
     ],

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from onward.engine.model import Row
 from onward.kernels.activations import ACTIVATIONS, ActivationName
+from onward.kernels.altup_tape import AltUpStates, AltUpTape
 from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.code import Code, link
 from onward.kernels.compiler import compile_object
@@ -135,7 +136,7 @@ CHECKERS: list[Checker] = []
 
 @cache
 def kernels(kinds: tuple[ProductKind, ...] = KINDS) -> tuple[Kernels, Checker, Code]:
-    made = Kernels(kinds, ("F32", "Q4_0"), SHAPES)
+    made = Kernels(kinds, ("F32", "Q4_0"), SHAPES, has_altup=True, has_sparse_gates=True)
     checker = Checker()
     CHECKERS.append(checker)
     return made, checker, compiled(made.recipes(host().isa), checker)
@@ -145,7 +146,7 @@ class RandomTape:
     """Asks the builder for records of any size; those that it refuses are left out."""
 
     def __init__(self, data: st.DataObject) -> None:
-        self.data, self.tape = data, TapeBuilder(kernels()[0], ROWS, 1)
+        self.data, self.tape = data, AltUpTape(kernels()[0], ROWS, 1)
         self.num_accepted = 0
 
     def number(self, *usual: int) -> int:
@@ -153,6 +154,9 @@ class RandomTape:
 
     def rows(self) -> Rows:
         return Rows.exactly(self.data.draw(st.sampled_from([ROWS, ROWS, ROWS, 1])), 4 * self.number(32, 64, 256, 512))
+
+    def states(self) -> AltUpStates:
+        return AltUpStates(self.rows(), self.number(1, 2, 4), self.number(16, 32, 64))
 
     def form(self) -> ActivationName:
         return self.data.draw(st.sampled_from(sorted(ACTIVATIONS)))
@@ -184,8 +188,13 @@ class RandomTape:
             lambda: tape.embed(self.table(), self.rows(), of_positions=True),
             lambda: tape.norm(self.rows(), self.norm(), self.rows(), form, added_scale=None),
             lambda: tape.norm(self.rows(), self.norm(), self.rows(), form, added_scale=0.5),
+            lambda: tape.norm(self.rows(), self.norm(), self.rows(), form, reference=self.rows()),
+            lambda: tape.sparsify(self.rows(), size, 0.5),
+            lambda: tape.altup(self.states(), self.states(), self.rows()),
+            lambda: tape.altup(self.states(), self.states(), self.rows(), self.rows()),
             lambda: tape.norm_heads(self.rows(), self.number(1, 2, 4), self.number(16, 32), self.norm()),
             lambda: tape.quantise(self.rows(), size, self.rows(), form),
+            lambda: tape.quantise(self.rows(), size, self.rows(), form, vector),
             lambda: tape.unit(self.rows(), self.rows(), size, self.rows(), form, "gelu"),
             lambda: tape.unit(None, self.rows(), size, self.rows(), form, "silu"),
             lambda: tape.products(

@@ -19,12 +19,12 @@ pytestmark = [
 
 NAMES = (
     "llama, untied", "gemma3", "phi3", "gpt2", "cohere2", "olmo2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2", "lfm2",
-    "lfm2moe", "gemma4", "gemma4, experts", "qwen35", "qwen35, equal heads", "granitehybrid",
-    "granitehybrid, groups", "qwen35moe", "qwen3next", "falcon-h1", "nemotron_h", "nemotron_h_moe",
+    "lfm2moe", "gemma3n", "gemma3n, stated", "gemma4", "gemma4, experts", "qwen35", "qwen35, equal heads",
+    "granitehybrid", "granitehybrid, groups", "qwen35moe", "qwen3next", "falcon-h1", "nemotron_h", "nemotron_h_moe",
     "deepseek2", "deepseek2, queries joined", "deepseek2, groups", "deepseek2, groups of sigmoids",
 )  # fmt: skip
 REPRESENTATIVES = (
-    "llama, untied", "gemma3", "gpt2", "qwen3moe", "gpt-oss", "lfm2", "gemma4", "qwen35", "granitehybrid",
+    "llama, untied", "gemma3", "gpt2", "qwen3moe", "gpt-oss", "lfm2", "gemma3n", "gemma4", "qwen35", "granitehybrid",
     "falcon-h1", "deepseek2",
 )  # fmt: skip
 """Every kind of layer. The debug form of the kernels has looked at more (test_model_bounds.py)."""

@@ -24,17 +24,19 @@ LENGTHS = (1, 2, 17, 33, 70)
 PRECISE = ("-fa", "off", "-ctk", "f32", "-ctv", "f32", "-c", "512", "-np", "1", "--no-warmup")
 TOLERANCE = 5e-3
 """llama.cpp reads gelu from a table of float16, which makes the largest difference: 0.0033, with gemma3."""
-TOLERANCES = {"gemma4": 8e-3}
-"""Of others: its layers read that table twice, which makes 0.0053."""
+TOLERANCES = {"gemma4": 8e-3, "gemma3n": 6e-2, "gemma3n, own keys": 2e-2}
+"""Of others: their layers read that table twice, which makes 0.0053, and 0.039 with 24 layers, where the float64
+formulas with such a table differ from llama-server by 0.0075."""
 REFUSED = ("llama, partial rope", "qwen35, equal heads", "ernie4_5-moe, every second")
 """llama.cpp rotates all dimensions of a llama's heads or none, keys and values of delta rules have one size there, and
 it needs the experts of all of ERNIE's layers that follow the dense ones, whichever its graph uses.
 """
-OTHERWISE = ("exaone4, window", "deepseek2, groups")
+OTHERWISE = ("exaone4, window", "deepseek2, groups", "gemma3n, stated")
 """llama.cpp has no window in EXAONE 4 but with 64 layers, whatever a file states. It chooses groups by their two best
-experts everywhere, which is V3's way, and not V2's."""
-DEEPER = {"command-r, head norms": 64}
-"""llama.cpp reads norms of Command R's heads where there are so many layers, as in Command R+."""
+experts everywhere, which is V3's way, and not V2's. It has constants for what Gemma 3n's files state."""
+DEEPER = {"command-r, head norms": 64, "gemma3n": 24}
+"""llama.cpp reads norms of Command R's heads where there are so many layers, as in Command R+; Gemma 3n's layers after
+the first 20 share keys."""
 LONGEST = {"phi3": 24}
 """llama.cpp computes Phi 3 without the window that its file states, and says so: prompts within it are compared."""
 
@@ -65,7 +67,7 @@ def test_log_probabilities_are_those_of_llama_server(
     with llama_server(path, *PRECISE) as url:
         for length in (n for n in LENGTHS if n <= LONGEST.get(name, NUM_TOKENS)):
             theirs = next_token(url, tokens[:length], size)
-            tolerance = TOLERANCES.get(name.partition(",")[0], TOLERANCE)
+            tolerance = TOLERANCES.get(name, TOLERANCES.get(name.partition(",")[0], TOLERANCE))
             assert np.abs(theirs - own[length - 1]).max() < tolerance, length
 
 
@@ -106,7 +108,7 @@ def test_factors_of_nvfp4_are_those_of_llama_server(name: str, tmp_path: Path) -
     assert np.abs(theirs - own[ends]).mean() < 0.1 < 0.5 < np.abs(theirs - without[ends]).mean()
 
 
-OF_LAYERS = ("gemma4", "qwen35", "granitehybrid", *NEMOTRON)
+OF_LAYERS = ("gemma3n", "gemma4", "qwen35", "granitehybrid", *NEMOTRON)
 """Architectures whose layers may have heads of their own in llama.cpp, of which Granite 4 H has none, or whose second
 layer has no heads."""
 UNEQUAL = {

@@ -51,7 +51,8 @@ def _sizes(stated: Mapping[str, Any], _: Mapping[str, MetadataValue], where: str
     count = stated["num_hidden_layers"]
     if not is_layer_count(count):
         return {}
-    local = _local_layers(stated.get("layer_types"), count, where)
+    # the last layer never has a window
+    local = [*local_layers(stated.get("layer_types"), count, _PERIOD, where)[:-1], False]
     sizes = [_heads_stated(stated, layer, local[layer], where) for layer in range(count)]
     keyless = stated.get("num_kv_shared_layers") or 0
     inner = stated["intermediate_size"]
@@ -71,16 +72,17 @@ def _sizes(stated: Mapping[str, Any], _: Mapping[str, MetadataValue], where: str
     return found
 
 
-def _local_layers(kinds: Any, count: int, where: str) -> list[bool]:
-    """Return which layers have a window, which the last one never has. `kinds`: as they are stated, if they are."""
+def local_layers(kinds: Any, count: int, period: int, where: str) -> list[bool]:
+    """Return which layers have a window. `kinds`: as they are stated; if not, the last of each `period` has none.
+    Raises CheckpointError."""
     if kinds is None:
-        kinds = [_LOCAL if (layer + 1) % _PERIOD else _GLOBAL for layer in range(count)]
+        kinds = [_LOCAL if (layer + 1) % period else _GLOBAL for layer in range(count)]
     if not isinstance(kinds, list) or len(kinds) != count:
         raise CheckpointError(f"{where} states {str(kinds)[:40]!r} as 'layer_types', but has {count} layers.")
     for kind in kinds:
         if kind not in (_LOCAL, _GLOBAL):
             raise CheckpointError(f"{where} has layers of the kind {str(kind)[:40]!r}, which Onward does not compute.")
-    return [*(kind == _LOCAL for kind in kinds[:-1]), False]
+    return [kind == _LOCAL for kind in kinds]
 
 
 def _experts_stated(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -157,9 +159,9 @@ def _gemma4(checkpoint: Checkpoint) -> Architecture:
             parameters.real(WINDOW_BASE, 10_000.0),
             magnitude=parameters.real("rope.scaling.attn_factor", 1.0),
         ),
-        num_keyless_layers=_keyless(parameters, local),
+        num_keyless_layers=keyless(parameters, local, 0),
         layer_feed_forward=tuple(widths),
-        layer_input=_layer_input(parameters),
+        layer_input=layer_input(parameters, 0),
     )
     if has_experts(parameters):
         mixture = mixture_of(parameters, feed_forward=0, is_normalised=True)
@@ -167,11 +169,11 @@ def _gemma4(checkpoint: Checkpoint) -> Architecture:
     return found
 
 
-def _keyless(parameters: Parameters, local: Sequence[bool]) -> int:
+def keyless(parameters: Parameters, local: Sequence[bool], default: int) -> int:
     """Return how many of the last layers have no keys. llama.cpp has those with a window attend to the keys of the last
     but one before them, and the others to those of the last one, which transformers does where these are of that kind.
     """
-    found = parameters.integer("attention.shared_kv_layers", 0)
+    found = parameters.integer("attention.shared_kv_layers", default)
     first = len(local) - found
     if found and (first < 2 or not local[first - 2] or local[first - 1]):
         raise CheckpointError(
@@ -181,8 +183,9 @@ def _keyless(parameters: Parameters, local: Sequence[bool]) -> int:
     return found
 
 
-def _layer_input(parameters: Parameters) -> int:
-    found = parameters.integer("embedding_length_per_layer_input", 0)
+def layer_input(parameters: Parameters, default: int) -> int:
+    """Return how many numbers of its own each layer looks up for a token. Raises CheckpointError."""
+    found = parameters.integer("embedding_length_per_layer_input", default)
     if found % _INPUT_GROUP:
         raise CheckpointError(
             f"{parameters.where} has embeddings of {found} numbers for each layer "

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from onward.checkpoints.architecture import Architecture, DeltaNet, Heads, LatentAttention
+from onward.checkpoints.architecture import AltUp, Architecture, DeltaNet, Heads, LatentAttention
 from onward.kernels.activations import ACTIVATIONS, ActivationName
+from onward.kernels.altup_tape import AltUpStates
 from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.memory import Rows
 from onward.kernels.panels import panel_count
@@ -61,6 +62,19 @@ class DeltaBuffers:
         )
 
 
+class AltUpBuffers:
+    """The memory of several hidden states: as layers leave them, and as they are predicted; what says how, and how they
+    are predicted or corrected; and numbers between two small matrices."""
+
+    def __init__(self, altup: AltUp, hidden: int, rows: int) -> None:
+        whole = altup.count * float_row_bytes(hidden)
+        self.states, self.predicted = (AltUpStates(Rows.allocate(rows, whole), altup.count, hidden) for _ in range(2))
+        self.modalities, self.coefficients, self.low = (
+            Rows.allocate(rows, float_row_bytes(panel_count(numbers) * PANEL_ROWS))
+            for numbers in (altup.count, altup.count * altup.count, altup.laurel_rank)
+        )
+
+
 class Buffers:
     """The memory between the operations of a step of up to `rows` rows. Tapes of one model share it: no two of them
     are walked at once."""
@@ -87,6 +101,7 @@ class Buffers:
         is_twofold = found.mixture is not None and found.mixture.is_beside_dense
         self.sum = self.floats(found.hidden) if is_twofold else self.hidden
         """What a layer's two results add up to, where there are two."""
+        self.altup = None if found.altup is None else AltUpBuffers(found.altup, found.hidden, rows)
         self.layer_inputs = self.floats((found.num_layers + 1) * found.layer_input)
         """First the gate of the layer that is computed, then each layer's input."""
         output = weights.matrix(weights.output_name())
@@ -97,7 +112,7 @@ class Buffers:
     @property
     def carried(self) -> list[Rows]:
         """What a layer reads of the layers before it, apart from keys and values."""
-        return [self.hidden, self.layer_inputs]
+        return [self.hidden, self.layer_inputs, *([] if self.altup is None else [self.altup.states.rows])]
 
     def floats(self, numbers: int) -> Rows:
         """Return new rows of float32."""

@@ -11,7 +11,8 @@ Some layers have a short convolution in place of attention: h += W convolution(W
 convolution: h += W (norm(rule(convolution(W h'))) * silu(W h')), or a state space: h += W norm(space(…) * silu(W h')).
 
 Where architectures depart from it, Architecture says: norms after layers instead of before them, parallel layers,
-layers of one part, windows, other positions, scales, heads of two sizes, keys of another layer, inputs of their own.
+layers of one part, windows, other positions, scales, heads of two sizes, keys of another layer, inputs of their own,
+several hidden states.
 Which norms and biases there are, the tensors say.
 """
 
@@ -28,6 +29,7 @@ from onward.kernels.operands import Matrix, Norm
 from onward.kernels.panels import panel_count
 from onward.kernels.recurrence_tape import RecurrentTape
 from onward.kernels.weight_types import PANEL_ROWS
+from onward.runtimes.native.altup_records import ATTENTION_SCALE, AltUpRecords
 from onward.runtimes.native.attention_records import AttentionRecords, norm_of
 from onward.runtimes.native.buffers import Buffers, Cache
 from onward.runtimes.native.mixture import ExpertRecords
@@ -68,6 +70,10 @@ class Decoder:
         self._attention = AttentionRecords(
             found, weights, tape, buffers, positions, cache, self._inputs, self._products
         )
+        self._altup: AltUpRecords | None = None
+        if found.altup is not None and buffers.altup is not None:
+            parts = found, found.altup, weights, tape, buffers, buffers.altup, self._inputs, self._products
+            self._altup = AltUpRecords(*parts)
         self._first_of_rest = found.last_kept_layer + (found.last_kept_layer in cache.kept)
 
     def write_first(self) -> None:
@@ -79,6 +85,8 @@ class Decoder:
         if found.layer_input:
             self._tape.begin_part(weights.stream_index(LAYER_PROJECTION))
             self._layer_inputs()
+        if self._altup is not None:
+            self._altup.begin()
         for layer in range(self._first_of_rest):
             self._block(layer)
 
@@ -89,6 +97,8 @@ class Decoder:
             return
         self._begin(layer)
         kept = self._kept(layer)
+        if self._altup is not None:
+            self._altup.predict(layer)
         self._read(f"blk.{layer}.attn_norm", [name for name, _ in kept])
         self._products(kept)
         if layer in self._found.convolution_layers:
@@ -100,6 +110,8 @@ class Decoder:
         """Write that layer and all that follow; `target`: where hidden states after the last norm are wanted."""
         for layer in range(self._first_of_rest, self._found.num_layers):
             self._block(layer)
+        if self._altup is not None:
+            self._altup.finish()
         if target is not None:
             self._tape.norm(self._hidden, self._norm(norm), target, "float32")
 
@@ -142,12 +154,18 @@ class Decoder:
         found, prefix, norm = self._found, f"blk.{layer}.", f"blk.{layer}.attn_norm"
         self._begin(layer)
         feeds = self._inputs_of_unit(prefix, "", found.feed_forward_of(layer))
+        if self._altup is not None:
+            self._altup.predict(layer)
         if layer not in found.mixerless_layers:
             projections = self._kept(layer)
             if found.has_attention(layer):
                 projections = [*self._attention.queries(layer), *projections]
+            if self._altup is not None:
+                projections += self._altup.beside_attention(layer)
             self._read(norm, [name for name, _ in projections])
             self._products(projections)
+            if self._altup is not None:
+                self._altup.add_beside_attention(layer)
             if self._weights.has(f"{prefix}ffn_norm.weight") or not found.is_parallel:
                 norm = f"{prefix}ffn_norm"
             if found.is_parallel:  # the feed-forward layer reads before attention's result is added
@@ -164,7 +182,8 @@ class Decoder:
             if not found.is_parallel:
                 self._read(norm, [name for name, _ in feeds])
                 self._products(feeds)
-            self._down(f"{prefix}ffn_down", feeds, found.xielu[layer] if found.xielu else ())
+            numbers = found.xielu[layer] if found.xielu else ()
+            self._down(f"{prefix}ffn_down", feeds, numbers, found.gate_cutoffs[layer] if found.gate_cutoffs else None)
             self._add(f"{prefix}ffn_down", f"{prefix}post_ffw_norm", self._output_scale(layer, has_input=False))
         if found.layer_input:
             self._add_input(layer)
@@ -185,7 +204,7 @@ class Decoder:
         if self._found.has_attention(layer):
             self._attention.rotate(layer)
             self._attention.attend(layer)
-            self._add(self._mixer_output(layer), norm)
+            self._add(self._mixer_output(layer), norm, 1.0 if self._altup is None else ATTENTION_SCALE)
         if layer in self._cache.kept:
             self._states.write(layer, self._cache.kept[layer])
             self._add(f"blk.{layer}.ssm_out", norm)
@@ -198,10 +217,18 @@ class Decoder:
         scale = self._weights.vector(f"blk.{layer}.layer_output_scale.weight")
         return 1.0 if scale is None else float(scale.values[0])
 
-    def _down(self, name: str, feeds: Sequence[tuple[str, Rows]], numbers: Sequence[float] = ()) -> None:
+    def _down(
+        self,
+        name: str,
+        feeds: Sequence[tuple[str, Rows]],
+        numbers: Sequence[float] = (),
+        cutoff: float | None = None,
+    ) -> None:
         """Write what a feed-forward layer's last product reads. `feeds`: its gate, if it has one, and the other one;
-        `numbers`: its activation's own."""
+        `numbers`: its activation's own; `cutoff`: see Architecture.gate_cutoffs."""
         gate = feeds[0][1] if len(feeds) > 1 else None
+        if gate is not None and cutoff is not None:
+            self._tape.sparsify(gate, self._weights.matrix(name).inputs, cutoff)
         own = Vector.of(np.array(numbers, np.float32)) if numbers else None
         for form in self._weights.forms(name):
             inputs, target = self._weights.matrix(name).inputs, self._inputs[form]
@@ -211,13 +238,21 @@ class Decoder:
         """Write the addition of a layer's own input, as far as a gate lets it through."""
         found, tape, prefix = self._found, self._tape, f"blk.{layer}."
         gate, size = self._buffers.layer_inputs, found.layer_input
-        for form in self._weights.forms(f"{prefix}inp_gate"):
-            tape.quantise(self._hidden, found.hidden, self._inputs[form], form)
+        if self._altup is not None:
+            self._altup.correct(layer)
+            self._altup.read_first(layer, f"{prefix}inp_gate")
+        else:
+            for form in self._weights.forms(f"{prefix}inp_gate"):
+                tape.quantise(self._hidden, found.hidden, self._inputs[form], form)
         self._products([(f"{prefix}inp_gate", gate)])
         own = gate.without(4 * size * (layer + 1))
         for form in self._weights.forms(f"{prefix}proj"):
             tape.unit(gate, own, size, self._inputs[form], form, found.activation)
-        self._add(f"{prefix}proj", f"{prefix}post_norm", self._output_scale(layer, has_input=True))
+        if self._altup is not None:
+            self._products([(f"{prefix}proj", self._added)])
+            self._altup.add_to_others(f"{prefix}post_norm")
+        else:
+            self._add(f"{prefix}proj", f"{prefix}post_norm", self._output_scale(layer, has_input=True))
 
     def _dense_and_experts(self, experts: ExpertRecords, layer: int, feeds: Sequence[tuple[str, Rows]]) -> None:
         """Write a layer that has both, side by side. Its router reads rows with a norm of its own."""

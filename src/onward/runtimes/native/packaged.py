@@ -61,7 +61,7 @@ def _kernels(activations: ActivationName) -> Kernels:
         (*_QUANTISED, *_FLOATS),
         tuple(AttentionShape(*heads, heads[2], is_wide, has_window) for heads, has_window in shapes),
         has_experts=True,
-        has_logit_cap=True,
+        has_caps=True,
         has_state_spaces=True,
     )
 

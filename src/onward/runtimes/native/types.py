@@ -16,14 +16,14 @@ from onward.runtimes.base import RuntimeOptions
 
 FLOATS = frozenset({"F32", "F16", "BF16", FLOAT8.name})
 """Types of weights in floating point."""
-_SENSITIVE = (".ffn_gate_inp", ".ssm_alpha", ".ssm_beta")
+_SENSITIVE = (".ffn_gate_inp", ".ssm_alpha", ".ssm_beta", ".altup_")
 StoredType = str
 """The name of a type of weights that has kernels."""
 
 
 def is_sensitive(name: str) -> bool:
-    """Return whether a matrix chooses experts, or says how fast a state decays: its products have float32 activations,
-    and its weights are kept."""
+    """Return whether a matrix chooses experts, or says how fast a state decays, or how hidden states are predicted: its
+    products have float32 activations, and its weights are kept."""
     return any(part in name for part in _SENSITIVE)
 
 

@@ -175,9 +175,12 @@ def matrix_names(found: Architecture, weights: Weights) -> Iterator[str]:
         "attn_q_gate", "ssm_qkv", "ssm_gate", "ssm_alpha", "ssm_beta", "ssm_in", "ssm_out",
         "ffn_gate", "ffn_up", "ffn_down", "ffn_gate_inp",
         "ffn_gate_inp_shexp", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "inp_gate", "proj", "nextn.eh_proj",
+        "altup_router", "altup_predict_coef", "altup_correct_coef", "laurel_l", "laurel_r",
     )  # fmt: skip
     if found.layer_input:
         yield LAYER_PROJECTION
+    for index in range(found.altup.count - 1 if found.altup else 0):
+        yield from (f"altup_proj.{index}", f"altup_unembd_proj.{index}")
     for layer in range(found.num_layers):
         unused = () if found.keys_of(layer) == layer else ("attn_k", "attn_v")
         names = (f"blk.{layer}.{part}" for part in parts if part not in unused)
