@@ -6,7 +6,9 @@ import logging
 import os
 import re
 import signal
+import ssl
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
@@ -51,8 +53,10 @@ def pytest_configure(config: pytest.Config) -> None:
         _draw_no_constants()
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(EarlierReports(config))
-    elif not any("::" in argument for argument in config.args):
-        config.pluginmanager.register(WholeFiles())
+    else:
+        _load_certificates_once()
+        if not any("::" in argument for argument in config.args):
+            config.pluginmanager.register(WholeFiles())
 
 
 def _compute_on_one_thread() -> None:
@@ -60,6 +64,23 @@ def _compute_on_one_thread() -> None:
     on processors that other workers need, which takes as long as all that tiny models compute."""
     counted = machine.compute_threads
     patch.object(machine, "compute_threads", lambda root=None: counted(root) if root else 1).start()
+
+
+def _load_certificates_once() -> None:
+    """HTTP clients share the system's certificates: each would load them again, for 25 ms, to request what a server of
+    the tests answers without encryption."""
+    import httpcore2
+
+    load = httpcore2.default_ssl_context
+
+    @cache
+    def context_of(trusts_environment: bool, *_: str | None) -> ssl.SSLContext:
+        return load(_trust_env=trusts_environment)
+
+    def context(*, _trust_env: bool = True) -> ssl.SSLContext:
+        return context_of(_trust_env, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+    patch.object(httpcore2, "default_ssl_context", context).start()
 
 
 def _draw_no_constants() -> None:
