@@ -74,6 +74,13 @@ def test_the_help_of_serve_shows_every_setting_in_its_group(onward_command: Call
         assert option.environment in text
 
 
+def test_flags_that_constrain_the_text_have_their_section(onward_command: Callable[..., Result]) -> None:
+    _, _, rest = onward_command("completions", "create", "--help").stdout.partition("\nConstraints on the text:\n")
+    section, _, _ = rest.partition("\n\n")
+    for flag in ("--response-format", "--json-schema", "--regex", "--choice", "--grammar"):
+        assert f"  {flag} " in section
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -9,6 +9,7 @@ import { Control } from "./Control";
 const GROUPS: [string, string][] = [
   ["length", "Length"],
   ["sampling", "Sampling"],
+  ["constraint", "Constraints"],
   ["choices", "Choices"],
   ["output", "Output"],
   ["prompt", "Prompt"],

@@ -268,39 +268,39 @@ EXTENSION_PARAMETERS = (
         default=False,
     ),
     _extension(
-        "response_format", "response_format", "output", {"type": "json_object"},
+        "response_format", "response_format", "constraint", {"type": "json_object"},
         'Generate JSON: `{"type": "json_object"}`, or `{"type": "json_schema", "json_schema": {"schema": {…}}}`, as in '
         'OpenAI\'s Chat API. `{"type": "text"}` means any text.',
     ),
     _extension(
-        "json_schema", "json_schema", "output", {"type": "object", "properties": {"name": {"type": "string"}}},
+        "json_schema", "json_schema", "constraint", {"type": "object", "properties": {"name": {"type": "string"}}},
         "Generate JSON that is valid by this JSON Schema, an object or its text.",
     ),
     _extension(
-        "json_object", "boolean", "output", True,
+        "json_object", "boolean", "constraint", True,
         "Generate a JSON object.",
         default=False,
     ),
     _extension(
-        "regex", "string", "output", r"\d{4}-\d{2}-\d{2}",
+        "regex", "string", "constraint", r"\d{4}-\d{2}-\d{2}",
         "Generate text that matches this regular expression as a whole (Rust's syntax, without look-around).",
     ),
     _extension(
-        "choice", "strings", "output", ["yes", "no"],
+        "choice", "strings", "constraint", ["yes", "no"],
         "Generate one of these texts.",
         max_items=1024,
     ),
     _extension(
-        "grammar", "string", "output", 'root ::= "yes" | "no"',
+        "grammar", "string", "constraint", 'root ::= "yes" | "no"',
         "Generate text that this grammar describes: in GBNF, llama.cpp's notation, or in llguidance's Lark.",
     ),
     _extension(
-        "whitespace_pattern", "string", "output", "[ ]?",
+        "whitespace_pattern", "string", "constraint", "[ ]?",
         "A regular expression of what may stand between the tokens of generated JSON. By default nothing or a "
         "space.",
     ),
     _extension(
-        "disable_any_whitespace", "boolean", "output", True,
+        "disable_any_whitespace", "boolean", "constraint", True,
         "Generate JSON without white space between its tokens.",
         default=False,
     ),

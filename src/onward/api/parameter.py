@@ -37,7 +37,7 @@ ParameterKind = Literal[
     "token_biases",  # array of pairs of a token id and a number or false, or an object as in logit_bias
 ]
 Origin = Literal["openai", "extension"]
-ParameterGroup = Literal["prompt", "length", "sampling", "choices", "output", "stream", "other"]
+ParameterGroup = Literal["prompt", "length", "sampling", "constraint", "choices", "output", "stream", "other"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,9 @@ SECTIONS = {
     "prompt": "Prompt",
     "length": "Length",
     "sampling": "Sampling",
+    "constraint": "Constraints on the text",
     "choices": "Choices",
-    "output": "Log probabilities and echo",
+    "output": "What is returned",
     "stream": "Streaming",
     "other": "Other fields",
 }
