@@ -268,7 +268,9 @@ class Handler(BaseHTTPRequestHandler):
             ends = token in {*params["stop_token_ids"], END} and not params["ignore_eos"]
             is_last = count == params["max_new_tokens"]
             finish = {"type": "stop", "matched": token} if ends else {"type": "length"} if is_last else None
-            meta = {"finish_reason": finish, "completion_tokens": count, "cached_tokens": 2}
+            cached = self.server_state.num_cached
+            cached = min(2, len(prompt)) if cached is None else cached
+            meta = {"finish_reason": finish, "completion_tokens": count, "cached_tokens": cached}
             if fault == "abort":
                 meta["finish_reason"] = {"type": "abort", "message": "out of memory"}
             if body.get("return_logprob"):

@@ -45,6 +45,13 @@ def test_log_probabilities_are_passed_on(server: StandIn, is_incremental: bool) 
     assert server.requests[0]["logprob_start_len"] == 0
 
 
+@pytest.mark.parametrize("count", [-1, 99])
+def test_more_cached_tokens_than_the_prompt_has_are_no_answer(server: StandIn, count: int) -> None:
+    server.num_cached = count
+    with pytest.raises(ServerError):
+        ask(server, max_tokens=3)
+
+
 def test_min_tokens_biases_and_penalties_are_passed_on(server: StandIn) -> None:
     spell(server, "ab")
     biased = {"logit_bias": {"7": 2}, "banned_tokens": [8], "presence_penalty": 1}

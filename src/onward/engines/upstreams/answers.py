@@ -149,6 +149,13 @@ def logprob(value: float | None, *, null_is_zero: bool = False) -> float:
     return value if value > NO_PROBABILITY else -math.inf
 
 
+def cached_tokens(count: int | None, num_prompt: int) -> int | None:
+    """Return how many of so many tokens of a prompt were cached, None where it is not said. Raises Malformed."""
+    if count is not None and not 0 <= count <= num_prompt:
+        raise Malformed(f"a number of {count} cached tokens")
+    return count
+
+
 def context_length(value: int | None) -> int:
     """Return a context length that an upstream reports. Raises Malformed."""
     if value is None or not 1 <= value <= MAX_CONTEXT_LENGTH:

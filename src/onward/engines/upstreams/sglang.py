@@ -26,6 +26,7 @@ from onward.engines.upstreams.answers import (
     TokenIds,
     UpstreamAnswer,
     answer_bytes,
+    cached_tokens,
     context_length,
     first_model,
     logprob,
@@ -184,7 +185,7 @@ class SGLang(Connected):
             values, tops = meta.output_token_logprobs or [], meta.output_top_logprobs
             start = len(values) - len(new)
             tokens = _scored(new, values[start:], tops[start:] if tops else None, segment.sampling.logprobs)
-        return AnswerPart(tokens, meta.cached_tokens)
+        return AnswerPart(tokens, cached_tokens(meta.cached_tokens, len(segment.tokens)))
 
     def _given_up(self, finish: _Finish) -> UpstreamError:
         return UpstreamError(

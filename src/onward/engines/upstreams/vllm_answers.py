@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engines.upstreams.answers import MAX_LOGPROB_ERROR, Malformed, UpstreamAnswer, logprob
+from onward.engines.upstreams.answers import MAX_LOGPROB_ERROR, Malformed, UpstreamAnswer, cached_tokens, logprob
 from onward.sampling.outputs import Sampled
 
 TOKEN_PREFIX = "token_id:"
@@ -54,11 +54,7 @@ class VLLMCompletion(UpstreamAnswer, kw_only=True):
         """Return how many of so many tokens of the prompt were in the cache, None where it is not said. Raises
         Malformed."""
         details = None if self.usage is None else self.usage.prompt_tokens_details
-        if details is None or details.cached_tokens is None:
-            return None
-        if not 0 <= details.cached_tokens <= num_prompt:
-            raise Malformed(f"a number of {details.cached_tokens} cached tokens")
-        return details.cached_tokens
+        return None if details is None else cached_tokens(details.cached_tokens, num_prompt)
 
     @property
     def is_progress(self) -> bool:
