@@ -154,6 +154,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "model_type": "granite", "embedding_multiplier": 6.0, "residual_multiplier": 0.4, "logits_scaling": 0.5,
         "attention_multiplier": 0.1,
     },
+    "minicpm": {
+        "model_type": "minicpm", "scale_emb": 6, "scale_depth": 0.75 * 2**0.5, "dim_model_base": 128, "rope_theta": 1e4,
+    },
     "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 1, 1, 0]},
     "olmo2": {"model_type": "olmo2", "rope_theta": 5e5},
     "olmo2, window": {

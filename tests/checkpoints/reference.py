@@ -23,6 +23,7 @@ LAYER_NORM = ("starcoder", "starcoder2", "stablelm", "gpt2", "gptneox", *COHERE)
 PAIRS = (
     "llama",
     "granite",
+    "minicpm",
     "granitemoe",
     "granitehybrid",
     "smollm3",
@@ -63,6 +64,9 @@ class Reference:
         self.size = self.stated.get("attention.key_length", self.stated["embedding_length"] // self.heads)
         kind = "layer_norm" if self.kind in LAYER_NORM else "layer_norm_rms"
         self.epsilon = self.stated[f"attention.{kind}_epsilon"]
+        if self.kind == "minicpm" and "embedding_scale" not in self.stated:  # OpenBMB's first ones (arXiv 2404.06395)
+            hidden, layers = self.stated["embedding_length"], self.stated["block_count"]
+            self.stated |= {"embedding_scale": 12.0, "residual_scale": 1.4 / layers**0.5, "logit_scale": hidden / 256}
 
     def logits(self, tokens: list[int]) -> Array:
         """Logits at every position, [tokens, vocabulary]."""

@@ -233,6 +233,9 @@ READ: dict[str, tuple[str, ...]] = {
         "moe_topk", "output_router_logits", "use_qk_norm", "use_cla",
     ),
     "apertus": (*_RMS, "attention_bias", "head_dim"),
+    "minicpm": (
+        *_RMS, "attention_bias", "pretraining_tp", "scale_emb", "dim_model_base", "scale_depth", "sparse_config",
+    ),
     "arcee": (*_RMS, "attention_bias", "mlp_bias", "head_dim", "pretraining_tp"),
     "afmoe": (
         *_RMS, "head_dim", "attention_bias", "layer_types", "sliding_window", "num_experts", "num_experts_per_tok",
@@ -289,7 +292,7 @@ OTHERS: dict[str, Any] = {
     "moe_layer_end_index": 0, "moe_layer_interval": 3, "global_head_dim": 8,
     "num_global_key_value_heads": 1, "per_layer_config": {"1": {"head_dim": 8}},
     "altup_active_idx": 1, "altup_correct_scale": False, "altup_num_inputs": 3, "laurel_rank": 32,
-    "activation_sparsity_pattern": [0.5, 0.0],
+    "activation_sparsity_pattern": [0.5, 0.0], "sparse_config": {"kernel_size": 32},
 }  # fmt: skip
 _WINDOWED = (
     "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "cohere2", "gpt_oss", "exaone4",
@@ -694,6 +697,10 @@ def test_settings_with_which_nemotron_h_is_not_computed_are_refused(stated: dict
         ("minimax_m2", {"use_qk_norm": False}, "'False' as 'use_qk_norm'"),
         ("minimax_m2", {"use_routing_bias": False}, "'False' as 'use_routing_bias'"),
         ("minimax_m2", {"qk_norm_type": "per_head"}, "'per_head' as 'qk_norm_type'"),
+        ("minicpm", {"sparse_config": {"dense_len": 8192}}, "as 'sparse_config'"),
+        ("minicpm", {"scale_depth": 0}, "need to be numbers above 0"),
+        ("minicpm", {"hidden_act": "fatrelu"}, "the activation 'fatrelu'"),
+        ("minicpm", {"num_experts": 8}, "a mixture of experts"),
         ("gemma3n_text", {"altup_active_idx": 1}, "'1' as 'altup_active_idx'"),
         ("gemma3n_text", {"altup_correct_scale": False}, "'False' as 'altup_correct_scale'"),
         ("gemma3n_text", {"activation_sparsity_pattern": [0.5, 1.0]}, "needs a share for each of 2 layers"),

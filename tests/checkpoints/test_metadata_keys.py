@@ -140,6 +140,7 @@ READ: dict[str, tuple[str, ...]] = {
     "cohere2": (*_WINDOW, "logit_scale", _LAYER),
     "command-r": ("logit_scale", _LAYER),
     "apertus": (_RMS,),
+    "minicpm": (_RMS, "embedding_scale", "residual_scale", "logit_scale"),
     "arcee": (_RMS,),
     "hunyuan-dense": (_RMS, "rope.dimension_sections"),
     "hunyuan-moe": (_RMS, "expert_feed_forward_length", "expert_shared_feed_forward_length", *RULES),

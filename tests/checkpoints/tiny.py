@@ -143,6 +143,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "attention.sliding_window": 16, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
         "rope.scaling.original_context_length": 128,
     },
+    "minicpm": {"embedding_scale": 6.0, "residual_scale": 0.75, "logit_scale": 0.5},
+    "minicpm, older": {"attention.head_count_kv": HEADS},
     "granite, no positions": {
         "embedding_scale": 6.0, "residual_scale": 0.4, "logit_scale": 0.5, "attention.scale": 0.1,
         "rope.scaling.finetuned": False,

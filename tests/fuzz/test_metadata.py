@@ -38,7 +38,7 @@ NAMES = sorted({"llama", "qwen2", "qwen3", "gemma3", "granite", "smollm3", "olmo
                 "nemotron_h", "nemotron_h_moe", "deepseek2", "deepseek2, joined", "deepseek2, latent queries",
                 "deepseek2, dense", "deepseek2, groups of sigmoids", "glm4moe",
                 "bailingmoe2", "bailingmoe2, groups", "ernie4_5", "ernie4_5-moe", "minimax-m2",
-                "command-r, head norms", "arcee", "apertus", "afmoe", "qwen2vl", "qwen3vl",
+                "command-r, head norms", "arcee", "apertus", "minicpm", "afmoe", "qwen2vl", "qwen3vl",
                 "qwen3vlmoe", "starcoder", "hunyuan-dense, alpha", "hunyuan-moe"} & ARCHITECTURES.keys())  # fmt: skip
 
 

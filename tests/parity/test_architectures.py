@@ -34,7 +34,7 @@ ARCHITECTURES = (
     "olmoe", "ernie4_5", "ernie4_5-moe", "minimax-m2",
     "gemma3, cap", "cohere2", "command-r", "arcee", "apertus", "afmoe", "qwen2vl", "qwen3vl", "qwen3vlmoe",
     "hunyuan-dense", "hunyuan-moe",
-    "phi3", "smollm3", "granite", "stablelm", "starcoder", "starcoder2", "gpt2", "gptneox", "llama",
+    "phi3", "smollm3", "granite", "minicpm", "stablelm", "starcoder", "starcoder2", "gpt2", "gptneox", "llama",
     "qwen2", "qwen3", "deepseek2",
 )  # fmt: skip
 TURNS = 3
