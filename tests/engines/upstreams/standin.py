@@ -356,11 +356,14 @@ class Handler(BaseHTTPRequestHandler):
             "top_logprobs": [{f"token_id:{token}": -0.5, **others} for token in tokens],
         }
 
+    def _timings(self) -> dict[str, int]:
+        return {"cache_n": 1 if self.server_state.num_cached is None else self.server_state.num_cached}
+
     def _whole(self, body: dict[str, Any], fault: str) -> None:
         tokens = [99_999 if fault == "other model" else token for token in self.server_state.tokens_of(body)]
         whole = [token for token in tokens if token > 255 or not is_incomplete(TOKENIZER.token_bytes(token))]
         probabilities = [self._entry(token, body) for token in whole] if "n_probs" in body else []
-        answer = {"tokens": tokens, "tokens_predicted": len(tokens), "timings": {"cache_n": 1}, "stop": True}
+        answer = {"tokens": tokens, "tokens_predicted": len(tokens), "timings": self._timings(), "stop": True}
         self.send_json(answer | ({"completion_probabilities": probabilities} if "n_probs" in body else {}))
 
     def _stream(self, body: dict[str, Any], fault: str) -> None:
@@ -375,7 +378,7 @@ class Handler(BaseHTTPRequestHandler):
                 if is_incomplete(content):
                     continue
                 shown = 99_999 if fault == "other model" else token
-                event: dict[str, Any] = {"tokens": [shown], "tokens_predicted": count, "timings": {"cache_n": 1}}
+                event: dict[str, Any] = {"tokens": [shown], "tokens_predicted": count, "timings": self._timings()}
                 if "n_probs" in body:
                     event["completion_probabilities"] = [self._entry(token, body)]
                 self.send_event(event | {"stop": False})

@@ -50,6 +50,18 @@ def test_a_completion_is_computed_there_by_token_ids(server: StandIn) -> None:
     assert request["prompt"] == TOKENIZER.encode(PROMPT, add_special_tokens=False) and request["n_predict"] == 20
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_more_cached_tokens_than_the_prompt_has_are_no_answer(server: StandIn, whole: bool) -> None:
+    fields = {"max_tokens": 3} | ({"presence_penalty": 1} if whole else {})
+    server.num_cached = -1
+    usage = ask(server, **fields).usage
+    assert usage is not None and usage.prompt_tokens_details.cached_tokens == 0, "it is not said"
+    for count in (-2, 99):
+        server.num_cached = count
+        with pytest.raises(ServerError):
+            ask(server, **fields)
+
+
 @pytest.mark.parametrize(("stop", "text"), [(["wor"], "Hello "), (["lo w"], "Hel"), (["xyz"], "Hello world")])
 def test_onward_finds_stop_sequences_itself(server: StandIn, stop: list[str], text: str) -> None:
     spell(server, "Hello world")

@@ -28,6 +28,7 @@ from onward.engines.upstreams.answers import (
     TokenIds,
     UpstreamAnswer,
     answer_bytes,
+    cached_tokens,
     context_length,
     first_model,
     logprob,
@@ -128,9 +129,11 @@ class _Completion(UpstreamAnswer, kw_only=True):
     def is_progress(self) -> bool:
         return bool(self.tokens) or self.stop
 
-    @property
-    def num_cached(self) -> int | None:
-        return None if self.timings is None else self.timings.cache_n
+    def num_cached(self, num_prompt: int) -> int | None:
+        """Return how many of so many tokens of the prompt were in the cache, None where it is not said: -1 until they
+        are counted. Raises Malformed."""
+        count = None if self.timings is None else self.timings.cache_n
+        return None if count == -1 else cached_tokens(count, num_prompt)
 
 
 class LlamaServer(Connected):
@@ -166,7 +169,8 @@ class LlamaServer(Connected):
         body = request_body(segment)
         if segment.whole:
             answer = await self._complete(body, segment, segment.sampling.logprobs)
-            yield AnswerPart(await self._reported(answer, segment), answer.num_cached)
+            num_cached = answer.num_cached(len(segment.tokens))
+            yield AnswerPart(await self._reported(answer, segment), num_cached)
             return
         known, has_ended = 0, False
         stream = self._connection.stream(
@@ -180,7 +184,7 @@ class LlamaServer(Connected):
                     return
                 known += len(tokens)
                 if tokens:
-                    yield AnswerPart(tokens, event.num_cached)
+                    yield AnswerPart(tokens, event.num_cached(len(segment.tokens)))
                 has_ended = has_ended or event.stop
         if not has_ended:
             raise self._ended_early()
