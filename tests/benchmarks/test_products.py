@@ -53,6 +53,7 @@ def test_forms_of_activations_are_compared_by_their_time() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_kernels_for_exactly_this_processor_are_compared() -> None:
     *_, line = exact_host_lines(kinds(["Q8_0"], ["int8"]), rounds=2, outputs=64, inputs=256)
     name, *ratios = [cell.strip() for cell in line.strip("|").split("|")]
