@@ -17,6 +17,11 @@ from tests.checkpoints.reference import COHERE, PAIRS
 from tests.checkpoints.tiny import CONTEXT, FEED_FORWARD, HEADS, HIDDEN, INNER, XIELU, tiny
 
 Arrays = dict[str, NDArray[np.float32]]
+_DOTS: dict[str, Any] = {
+    "model_type": "dots1", "rope_theta": 1e4, "n_routed_experts": 8, "num_experts_per_tok": 3,
+    "moe_intermediate_size": INNER, "n_shared_experts": 2, "first_k_dense_replace": 1, "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+}  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama", "rope_theta": 5000.0},
     "llama, untied": {"model_type": "mistral", "num_key_value_heads": 2, "sliding_window": None},
@@ -110,6 +115,30 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "model_type": "ernie4_5_moe", "head_dim": 32, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": INNER,
         "moe_num_shared_experts": 0, "moe_layer_start_index": 0, "moe_layer_interval": 2,
     },
+    "llama4": {
+        "model_type": "llama4_text", "head_dim": 32, "intermediate_size": INNER, "intermediate_size_mlp": FEED_FORWARD,
+        "rope_theta": 500_000.0, "num_local_experts": 8, "num_experts_per_tok": 1, "no_rope_layers": [],
+        "attn_temperature_tuning": 4,
+    },
+    "llama4, chunks": {
+        "model_type": "llama4_text", "head_dim": 32, "intermediate_size": INNER, "intermediate_size_mlp": FEED_FORWARD,
+        "rope_theta": 1e4, "num_local_experts": 6, "num_experts_per_tok": 2, "interleave_moe_layer_step": 2,
+        "attention_chunk_size": 24, "attn_scale": 0.4, "floor_scale": 16,
+    },
+    "llama4, many experts": {
+        "model_type": "llama4_text", "head_dim": 16, "intermediate_size": INNER, "intermediate_size_mlp": FEED_FORWARD,
+        "rope_theta": 1e4, "num_local_experts": 128, "moe_layers": [1, 3], "use_qk_norm": False,
+    },
+    "llama4, dense": {
+        "model_type": "llama4_text", "head_dim": 16, "intermediate_size_mlp": FEED_FORWARD, "rope_theta": 1e4,
+        "interleave_moe_layer_step": 0, "moe_layers": [], "no_rope_layers": [1, 0, 1, 1, 1], "attention_chunk_size": 24,
+        "layer_types": [
+            "full_attention", *["chunked_attention"] * 2, *["full_attention"] * 2,
+        ],
+        "attn_temperature_tuning": False,
+    },
+    "dots1": {**_DOTS, "sliding_window": None, "scoring_func": "noaux_tc"},
+    "dots1, window": {**_DOTS, "sliding_window": 16, "max_window_layers": 2},
     "minimax-m2": {
         "model_type": "minimax_m2", "head_dim": 32, "rotary_dim": 16, "intermediate_size": INNER,
         "num_local_experts": 8, "num_experts_per_tok": 3, "scoring_func": "sigmoid", "use_qk_norm": True,
@@ -170,6 +199,35 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gptneox": {"model_type": "gpt_neox"},
     "gptneox, sequential": {"model_type": "gpt_neox", "use_parallel_residual": False, "rotary_pct": 1.0},
     "cohere2": {"model_type": "cohere2", "sliding_window": 16, "logit_scale": 0.5},
+    **{
+        name: {
+            "model_type": "cohere2_moe", "intermediate_size": INNER, "prefix_dense_intermediate_size": FEED_FORWARD,
+            "sliding_window": 16, "logit_scale": 0.5, "rope_theta": 1e4, "layer_norm_eps": 1e-5, "rms_norm_eps": None,
+            "head_dim": 16, **more,
+        }
+        for name, more in {
+            "cohere2moe, rms": {
+                "num_experts": 6, "num_shared_experts": 2, "rms_norm_eps": 1e-5, "first_k_dense_replace": 2,
+                "layer_types": [
+                    "full_attention", *["sliding_attention"] * 2, "full_attention", *["sliding_attention"] * 2,
+                ],
+                "num_nextn_predict_layers": 1,
+            },
+            "cohere2moe, sum": {
+                "num_experts": 6, "num_shared_experts": 1, "shared_expert_combination_strategy": "sum",
+                "prefix_dense_sliding_window_pattern": 3, "layer_types": [
+                    "full_attention", *["sliding_attention"] * 2, "full_attention", *["sliding_attention"] * 2,
+                ],
+                "mlp_layer_types": ["dense", "sparse", "dense", *["sparse"] * 3],
+            },
+        }.items()
+    },
+    "cohere2moe": {
+        "model_type": "cohere2_moe", "head_dim": 32, "intermediate_size": INNER, "rms_norm_eps": None,
+        "prefix_dense_intermediate_size": FEED_FORWARD, "sliding_window": 16, "logit_scale": 0.5, "rope_theta": 1e4,
+        "num_experts": 8, "num_experts_per_tok": 3, "num_shared_experts": 2, "first_k_dense_replace": 1,
+        "expert_selection_fn": "sigmoid",
+    },
     "hunyuan-dense": {
         "model_type": "hunyuan_v1_dense", "head_dim": 32, "rope_theta": 1e4, "num_experts": 1, "use_qk_norm": True,
         "use_cla": False,
@@ -271,6 +329,15 @@ _NAMES = {
     "falcon-h1": {**mamba2.FALCON_NAMES, **mamba2.NAMES},
     **dict.fromkeys(mamba2.NEMOTRON, mamba2.NEMOTRON_NAMES),
     latent.KIND: latent.NAMES,
+    "llama4": {
+        **_LLAMA, "ffn_gate_inp": "feed_forward.router",
+        **{f"ffn_{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+        **{f"ffn_{part}_shexp": f"feed_forward.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
+    },
+    **{
+        key: {**_LLAMA, **{name: part for name, part in latent.NAMES.items() if name.startswith("ffn_")}}
+        for key in ("dots1", "cohere2moe")
+    },
     ling.KIND: ling.NAMES,
     "olmo2": _SANDWICHED,
     "exaone4": _SANDWICHED,
@@ -372,6 +439,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
         "granitemoe": halves_joined,
         "gpt-oss": gates_between,
         "qwen3vlmoe": inputs_first,
+        "llama4": partial(inputs_first, module="feed_forward"),
         "internlm2": queries_with_keys,
         gemma3n.KIND: gemma3n.as_stored,
         "gemma4": gemma4.as_stored,
@@ -380,7 +448,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
         "qwen3next": _as_qwen3next_stores,
         "granitehybrid": _as_granite_stores,
         **dict.fromkeys(mamba2.NEMOTRON, mamba2.as_nemotron_stores),
-        **dict.fromkeys((latent.KIND, "glm4moe"), latent.as_stored),
+        **dict.fromkeys((latent.KIND, "glm4moe", "dots1"), latent.as_stored),
         ling.KIND: ling.as_stored,
         "falcon-h1": partial(mamba2.as_falcon_stores, config=CONFIGS[name]),
     }
@@ -428,15 +496,15 @@ def halves_joined(tensors: Arrays) -> Arrays:
     return found
 
 
-def inputs_first(tensors: Arrays) -> Arrays:
-    """Qwen3-VL's tensors: all experts in one, with inputs first, and gate and up projection in one."""
-    found: Arrays = {}
-    for name, array in halves_joined(tensors).items():
+def inputs_first(tensors: Arrays, module: str = "mlp") -> Arrays:
+    """Qwen3-VL's tensors, and Llama 4's: all experts in one, with inputs first, and gate and up projection in one."""
+    found = {name: array for name, array in tensors.items() if "_shexp." in name}
+    for name, array in halves_joined({name: each for name, each in tensors.items() if name not in found}).items():
         if "_exps." not in name:
             found[name] = array
             continue
         part = "down_proj" if "_down_" in name else "gate_up_proj"
-        found[f"model.layers.{name.split('.')[1]}.mlp.experts.{part}"] = np.ascontiguousarray(array.swapaxes(1, 2))
+        found[f"model.layers.{name.split('.')[1]}.{module}.experts.{part}"] = np.ascontiguousarray(array.swapaxes(1, 2))
     return found
 
 
@@ -566,7 +634,9 @@ def hugging_face_rows(
         return array.reshape(3, HEADS, size, -1).swapaxes(0, 1).reshape(array.shape)
     layer = name.split(".")[-2]
     if (
-        kind in PAIRS and kind not in (*COHERE, "glm4", "ernie4_5", "ernie4_5-moe") and layer in ("attn_q", "attn_k")
+        kind in PAIRS
+        and layer in ("attn_q", "attn_k")
+        and kind not in (*COHERE, "glm4", "ernie4_5", "ernie4_5-moe", "llama4")
     ):  # theirs are half a head apart
         keys = metadata[f"{kind}.attention.head_count_kv"]
         heads = HEADS if layer == "attn_q" else max(keys) if isinstance(keys, list) else keys

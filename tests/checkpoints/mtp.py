@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from tests.checkpoints import latent, ling, qwen35
 from tests.checkpoints.hugging_face import hugging_face_name, one_by_one, safetensors_bytes, write_folder
 from tests.checkpoints.making import write_gguf
-from tests.checkpoints.reference import Array, Reference
+from tests.checkpoints.reference import COHERE, Array, Reference
 from tests.checkpoints.tiny import HIDDEN, _Tensors, tiny
 
 Arrays = dict[str, NDArray[np.float32]]
-NUMBERED_ON = (latent.KIND, "glm4moe", ling.KIND)
+NUMBERED_ON = (latent.KIND, "glm4moe", "cohere2moe", ling.KIND)
 """In folders, the layer has the number after the last one's."""
 HIDDEN_FIRST = ("qwen2",)
 """MiMo's projection reads the hidden state first, and then the embedding."""
@@ -111,7 +111,8 @@ class PredictingReference(Reference):
         inputs = [self.joined(token, previous) for token, previous in zip(tokens[1:], known, strict=True)]
         for token in drafted:
             inputs.append(self.joined(token, self.returned(inputs)[-1]))
-        return self.linear(self.returned(inputs), "output" if "output.weight" in self.tensors else "token_embd")
+        logits = self.linear(self.returned(inputs), "output" if "output.weight" in self.tensors else "token_embd")
+        return logits * self.stated["logit_scale"] if self.kind in COHERE else logits
 
     def joined(self, token: int, previous: Array) -> Array:
         halves = [

@@ -17,7 +17,7 @@ from tests.checkpoints.qwen35 import KINDS, delta_net
 
 Array = Any
 """float64, of any shape."""
-COHERE = ("command-r", "cohere2")
+COHERE = ("command-r", "cohere2", "cohere2moe")
 LAYER_NORM = ("starcoder", "starcoder2", "stablelm", "gpt2", "gptneox", *COHERE)
 """The others divide by the root mean square."""
 PAIRS = (
@@ -34,6 +34,7 @@ PAIRS = (
     "ernie4_5",
     "arcee",
     "ernie4_5-moe",
+    "llama4",
 )
 """Files with the two dimensions of a rotated pair side by side; the others have them half a head apart."""
 NORMALISED = (
@@ -152,6 +153,8 @@ class Reference:
     def mixture(self, prefix: str, row: Array) -> Array:
         """The output of the experts with the largest logits for one row, weighted by their shares."""
         logits = self.linear(row, prefix + "ffn_gate_inp")
+        if self.kind == "llama4":
+            return self.weighed_inputs(prefix, row, logits)
         if self.kind in ("lfm2moe", "nemotron_h_moe") or self.stated.get("expert_gating_func") == 2:
             shares = 1 / (1 + np.exp(-logits))
         else:
@@ -181,6 +184,19 @@ class Reference:
             own = self.tensors.get(prefix + "ffn_gate_inp_shexp.weight")
             share = 1.0 if own is None else 1 / (1 + np.exp(-own @ row))
             total += share * (down @ (self.activated(gate @ row) * (up @ row)))
+            if self.kind == "cohere2moe" and self.stated.get("expert.results_are_averaged", True):
+                total /= 2
+        return total
+
+    def weighed_inputs(self, prefix: str, row: Array, logits: Array) -> Array:
+        """Llama 4's: experts read their inputs times the sigmoid of their logit (Meta's models/llama4/moe.py)."""
+        total = np.zeros(len(row))
+        parts = [(row, [self.tensors[f"{prefix}ffn_{part}_shexp.weight"] for part in ("gate", "up", "down")])]
+        for expert in np.argsort(-logits, kind="stable")[: self.stated["expert_used_count"]]:
+            own = [self.tensors[f"{prefix}ffn_{part}_exps.weight"][expert] for part in ("gate", "up", "down")]
+            parts.append((row / (1 + np.exp(-logits[expert])), own))
+        for source, (gate, up, down) in parts:
+            total += down @ (self.activated(gate @ source) * (up @ source))
         return total
 
     def ungated_experts(self, prefix: str, row: Array, shares: Array, chosen: Array) -> Array:
@@ -240,11 +256,16 @@ class Reference:
             query, key = self.turned(query, is_local), self.turned(key, is_local)
         if self.kind in NORMAL_LAST:
             query, key = self.norm(query, prefix + "attn_q_norm"), self.norm(key, prefix + "attn_k_norm")
-        if growth := self.stated.get("attention.temperature_scale"):
+        if self.kind == "llama4":
+            query, key = self.as_llama4(layer, query, key)
+        elif growth := self.stated.get("attention.temperature_scale"):
             length = self.stated["rope.scaling.original_context_length"]
             query = query * (1 + growth * np.log(1 + np.arange(count) // length))[:, None, None]
         allowed = np.tril(np.ones((count, count), bool))
-        if is_local:
+        if is_local and self.kind == "llama4":
+            chunks = np.arange(count) // self.stated["attention.sliding_window"]
+            allowed &= chunks[:, None] == chunks
+        elif is_local:
             allowed &= ~np.tril(np.ones((count, count), bool), -self.stated["attention.sliding_window"])
         scale = self.stated.get("attention.scale", 1 / math.sqrt(self.size))
         result = np.empty((count, self.heads, self.size))
@@ -258,6 +279,19 @@ class Reference:
                 total = total + np.exp(self.tensors[prefix + "attn_sinks.weight"][head] - largest)
             result[:, head] = weights / total @ value[:, shared]
         return self.linear((gate * result).reshape(count, -1), prefix + "attn_output")
+
+    def as_llama4(self, layer: int, query: Array, key: Array) -> tuple[Array, Array]:
+        """Rotated queries and keys of each head divided by their root mean square, but in Maverick; others as they are,
+        queries warmer with each so many positions (Meta's models/llama4/model.py, and modeling_llama4.py)."""
+        if not self.is_rotated(layer):
+            length = self.stated.get("attention.temperature_length", 8192)
+            steps = np.floor((np.arange(len(query)) + 1) / length)
+            growth = self.stated.get("attention.temperature_scale", 0.1)
+            return query * (1 + growth * np.log1p(steps))[:, None, None], key
+        if self.stated.get("expert_count") == 128:
+            return query, key
+        roots = (np.sqrt((each**2).mean(axis=-1, keepdims=True) + self.epsilon) for each in (query, key))
+        return query / next(roots), key / next(roots)
 
     def latent_attention(self, prefix: str, hidden: Array) -> Array:
         size, base = self.stated["rope.dimension_count"], self.stated.get("rope.freq_base", 1e4)
@@ -293,6 +327,7 @@ class Reference:
             "bailingmoe2",
             "afmoe",
             "apertus",
+            "dots1",
         )
         if is_normal and prefix + "attn_q_norm.weight" in self.tensors:
             query, key = self.norm(query, prefix + "attn_q_norm"), self.norm(key, prefix + "attn_k_norm")
@@ -301,7 +336,13 @@ class Reference:
     def is_local(self, layer: int) -> bool:
         if "attention.sliding_window" not in self.stated:
             return False
-        usual = {"gemma2": 2, "gemma3": 6, "cohere2": 4, "olmo2": 4, "mellum": 4, "gpt-oss": 2, "afmoe": 4}
+        usual = {
+            "gemma2": 2, "gemma3": 6, "cohere2": 4, "olmo2": 4, "mellum": 4, "gpt-oss": 2, "afmoe": 4, "llama4": 4,
+        }  # fmt: skip
+        if self.kind == "cohere2moe":  # the first layer of four has no window, nor has one that predicts
+            count = self.stated["block_count"]
+            layers = self.stated.get("attention.sliding_window_pattern", [each % 4 != 0 for each in range(count)])
+            return layer < count and bool(layers[layer])
         every = usual.get(self.kind)
         every = self.stated.get("attention.sliding_window_pattern", every)
         if isinstance(every, list):
@@ -313,8 +354,14 @@ class Reference:
             return self.is_local(layer)
         if self.kind in ("granite", "granitehybrid") and not self.stated.get("rope.scaling.finetuned", True):
             return False
-        if self.kind == "smollm3":
-            return (layer + 1) % 4 != 0
+        if self.kind == "cohere2moe" and "rope.layers" not in self.stated:
+            is_first_or_predicts = (
+                layer < self.stated["leading_dense_block_count"] or layer == self.stated["block_count"]
+            )
+            return self.is_local(layer) or is_first_or_predicts
+        if self.kind in ("smollm3", "llama4", "cohere2moe"):
+            layers = self.stated.get("rope.layers")
+            return (layer + 1) % 4 != 0 if layers is None else bool(layers[layer])
         return self.kind not in ("gpt2", "starcoder", *NEMOTRON)
 
     def turned(self, node: Array, is_local: bool) -> Array:
@@ -371,7 +418,7 @@ class Reference:
         return found, magnitude * self.stated.get("rope.scaling.attn_factor", 1.0)
 
     def norm(self, hidden: Array, name: str) -> Array:
-        if self.kind in LAYER_NORM:
+        if self.kind in LAYER_NORM and "attention.layer_norm_rms_epsilon" not in self.stated:
             hidden = hidden - hidden.mean(axis=-1, keepdims=True)
         root = np.sqrt((hidden**2).mean(axis=-1, keepdims=True) + self.epsilon)
         return hidden / root * self.tensors[name + ".weight"] + self.tensors.get(name + ".bias", 0.0)

@@ -100,11 +100,11 @@ def as_trained(pairs: dict[str, tuple[Any, Any]], name: str) -> dict[str, tuple[
 
 TUNED = [
     "llama", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "mellum", "gpt-oss", "phi3",
-    "gpt2", "gptneox", "starcoder", "starcoder2", "stablelm", "command-r, head norms", "cohere2", "glm4", "gemma",
-    "gemma2", "gemma3", "gemma3n", "gemma4", "granite", "granitemoe", "granitehybrid", "minicpm", "smollm3", "olmo2",
-    "olmoe", "exaone4", "seed_oss", "hunyuan-dense", "hunyuan-moe", "arcee", "apertus", "afmoe", "internlm2",
-    "mistral3", "lfm2", "lfm2moe",
-    "ernie4_5", "ernie4_5-moe", "minimax-m2", "qwen35", "qwen35moe", "qwen3next, joined", "falcon-h1", "nemotron_h",
+    "gpt2", "gptneox", "starcoder", "starcoder2", "stablelm", "command-r, head norms", "cohere2", "cohere2moe", "glm4",
+    "gemma", "gemma2", "gemma3", "gemma3n", "gemma4", "granite", "granitemoe", "granitehybrid", "minicpm", "smollm3",
+    "olmo2", "olmoe", "exaone4", "seed_oss", "hunyuan-dense", "hunyuan-moe", "arcee", "apertus", "afmoe",
+    "internlm2", "mistral3", "lfm2", "lfm2moe", "ernie4_5", "ernie4_5-moe", "minimax-m2", "dots1", "llama4", "qwen35",
+    "qwen35moe", "qwen3next, joined", "falcon-h1", "nemotron_h",
     "nemotron_h_moe", "deepseek2, joined", "deepseek2, queries joined", "glm4moe", "bailingmoe2, groups",
 ]  # fmt: skip
 """Of mixtures, everything but the experts: their routers too."""

@@ -19,6 +19,7 @@ from onward.runtimes.table import load_model
 from tests.checkpoints.making import write_gguf
 from tests.checkpoints.reference import Reference
 from tests.checkpoints.tiny import CONTEXT, HEADS, HIDDEN, LAYERS, tiny
+from tests.examples import slow_but
 
 MAX_DIFFERENCE = 1e-4
 """Of a log-probability, in nats."""
@@ -70,7 +71,7 @@ def check_logits(
     return loaded
 
 
-OF_FOLDERS = {"qwen2, yarn", "qwen2, mimo"}
+OF_FOLDERS = {"qwen2, yarn", "qwen2, mimo", "dots1, window", "llama4, dense", "cohere2moe, sum"}
 """Stated in a way that llama.cpp does not read, or in folders alone."""
 
 
@@ -85,12 +86,13 @@ def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path)
     check_logits(GGUFFiles(path), metadata, tensors, cache=tmp_path)
 
 
+@pytest.mark.parametrize("name", slow_but(["hunyuan-dense"], ["hunyuan-dense", "llama4"]))
 @pytest.mark.parametrize("magnitude", [0.25, 3.0])
-def test_norms_after_the_rotation_take_its_magnitude_out_again(magnitude: float, tmp_path: Path) -> None:
+def test_norms_after_the_rotation_take_its_magnitude_out_again(magnitude: float, name: str, tmp_path: Path) -> None:
     """All but what it is to their epsilon, which is large here."""
-    metadata, tensors = tiny("hunyuan-dense")
+    metadata, tensors = tiny(name)
     stated = {"rope.scaling.attn_factor": magnitude, "attention.layer_norm_rms_epsilon": 0.5}
-    metadata |= {f"hunyuan-dense.{key}": value for key, value in stated.items()}
+    metadata |= {f"{name}.{key}": value for key, value in stated.items()}
     path = write_gguf(tmp_path / "m.gguf", metadata, tensors)
     check_logits(GGUFFiles(path), metadata, tensors, cache=tmp_path)
 

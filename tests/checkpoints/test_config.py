@@ -145,6 +145,17 @@ READ: dict[str, tuple[str, ...]] = {
     ),
     "gemma4_unified_text": _GEMMA4,
     "ministral3": (*_RMS, "head_dim", "sliding_window"),
+    "llama4_text": (
+        *_RMS, "head_dim", "attention_bias", "intermediate_size_mlp", "num_local_experts", "num_experts_per_tok",
+        "moe_layers", "interleave_moe_layer_step", "use_qk_norm", "no_rope_layers", "no_rope_layer_interval",
+        "attention_chunk_size", "layer_types", "attn_temperature_tuning", "floor_scale", "attn_scale",
+        "output_router_logits", "router_aux_loss_coef", "router_jitter_noise",
+    ),
+    "dots1": (
+        *_RMS, "head_dim", "attention_bias", "moe_intermediate_size", "n_shared_experts", "n_routed_experts", "n_group",
+        "topk_group", "num_experts_per_tok", "first_k_dense_replace", "norm_topk_prob", "routed_scaling_factor",
+        "sliding_window", "max_window_layers", "layer_types", "output_router_logits", "scoring_func",
+    ),
     "internlm2": (*_RMS, "bias"),
     "minimax_m2": (
         *_RMS, "head_dim", "num_local_experts", "num_experts_per_tok", "router_aux_loss_coef", "output_router_logits",
@@ -247,6 +258,13 @@ READ: dict[str, tuple[str, ...]] = {
         *_USUAL, "num_key_value_heads", "layer_norm_eps", "attention_bias", "use_qk_norm", "logit_scale",
         "model_max_length",
     ),
+    "cohere2_moe": (
+        *_USUAL, "num_key_value_heads", "head_dim", "layer_norm_eps", "rms_norm_eps", "attention_bias", "layer_types",
+        "sliding_window", "sliding_window_pattern", "logit_scale", "num_experts", "num_experts_per_tok",
+        "num_shared_experts", "shared_expert_combination_strategy", "expert_selection_fn", "mlp_layer_types",
+        "prefix_dense_sliding_window_pattern", "prefix_dense_intermediate_size", "first_k_dense_replace",
+        "norm_topk_prob", "num_nextn_predict_layers", "output_router_logits",
+    ),
     "cohere2": (
         *_USUAL, "num_key_value_heads", "layer_norm_eps", "attention_bias", "layer_types", "sliding_window",
         "logit_scale",
@@ -288,7 +306,7 @@ OTHERS: dict[str, Any] = {
     "hybrid_override_pattern": "M*E", "first_k_dense_replace": 2, "n_shared_experts": 3, "kv_lora_rank": 48,
     "q_lora_rank": 40, "qk_rope_head_dim": 8, "v_head_dim": 24, "qk_nope_head_dim": 24, "topk_method": "noaux",
     "scoring_func": "tanh", "moe_layer_freq": 2, "rope_interleave": False, "num_shared_experts": 2,
-    "moe_k": 3, "moe_num_experts": 48, "moe_num_shared_experts": 1, "moe_layer_start_index": 0,
+    "moe_k": 3, "moe_layers": [0], "moe_num_experts": 48, "moe_num_shared_experts": 1, "moe_layer_start_index": 0,
     "moe_layer_end_index": 0, "moe_layer_interval": 3, "global_head_dim": 8,
     "num_global_key_value_heads": 1, "per_layer_config": {"1": {"head_dim": 8}},
     "altup_active_idx": 1, "altup_correct_scale": False, "altup_num_inputs": 3, "laurel_rank": 32,
@@ -304,6 +322,7 @@ _SWITCHED_OFF = (
     ("seed_oss", "attention_bias"), ("internlm2", "bias"), ("nemotron_h", "norm_topk_prob"),
     ("deepseek_v3", "norm_topk_prob"), ("kimi_k2", "norm_topk_prob"), ("glm4_moe_lite", "norm_topk_prob"),
     ("minimax_m2", "norm_topk_prob"), ("glm4_moe", "norm_topk_prob"), ("bailing_moe_v2", "norm_topk_prob"),
+    ("cohere2_moe", "norm_topk_prob"), ("llama4_text", "use_qk_norm"), ("llama4_text", "attn_temperature_tuning"),
 )  # fmt: skip
 """Keys whose default is true."""
 _OF_GEMMA4 = {"num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 32}
@@ -403,7 +422,8 @@ def read(stated: dict[str, Any]) -> Any:
 def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind: str) -> None:
     for key in READ[kind]:
         has_own_experts = kind.startswith("hunyuan") or kind in (
-            "nemotron_h", "glm4_moe", "bailing_moe_v2", "afmoe", "ernie4_5_moe", *LATENT,
+            "nemotron_h", "glm4_moe", "bailing_moe_v2", "afmoe", "ernie4_5_moe", "dots1", "llama4_text", "cohere2_moe",
+            *LATENT,
         )  # fmt: skip
         common = config(kind, **({} if has_own_experts else NEEDS.get(key, {})))
         other = not is_tied(common) if key == "tie_word_embeddings" else OTHERS.get(key, 0.123)
@@ -421,6 +441,8 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
             other = {"intermediate_size": 4096, "layer_types": ["conv", "full_attention"]}.get(key, other)
         if (kind, key) == ("granitemoehybrid", "layer_types"):
             other = ["attention", "mamba"]
+        if kind == "cohere2_moe":
+            other = {"first_k_dense_replace": 1, "prefix_dense_intermediate_size": 77}.get(key, other)
         if kind == "afmoe":
             other = {"num_dense_layers": 0, "num_shared_experts": 3}.get(key, other)
         if (kind, key) in _SWITCHED_OFF:
@@ -460,6 +482,7 @@ HAVING_RULES = (
     "qwen2, yarn", "qwen2moe", "gpt-oss", "mistral3", "exaone4, window", "gemma3", "gemma3n", "gemma4, experts",
     "qwen35moe",
     "granitehybrid", "falcon-h1", "nemotron_h_moe", "deepseek2, joined", "phi3", "gptneox", "cohere2", "lfm2moe",
+    "llama4, dense",
 )  # fmt: skip
 """Models whose settings are read by rules that no other one has."""
 
@@ -686,6 +709,19 @@ def test_settings_with_which_nemotron_h_is_not_computed_are_refused(stated: dict
         ("ernie4_5_moe", {"moe_num_shared_experts": "two"}, "as size and number of experts for all tokens"),
         ("ernie4_5_moe", {"moe_layer_interval": 0}, r"states \(1, -1, 0\) as layers with experts"),
         ("ernie4_5_moe", {"moe_layer_start_index": [1]}, "as layers with experts"),
+        ("llama4_text", {"no_rope_layer_interval": 0}, "'0' as 'no_rope_layer_interval'"),
+        ("llama4_text", {"interleave_moe_layer_step": 0}, "'0' as 'interleave_moe_layer_step'"),
+        ("llama4_text", {"layer_types": ["sliding_attention", "full_attention"]}, "of the kind 'sliding_attention'"),
+        ("llama4_text", {"partial_rotary_factor": 0.5}, "'0.5' as 'partial_rotary_factor'"),
+        ("llama4_text", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "'0.5' as 'partial_rotary_factor'"),
+        ("cohere2_moe", {"expert_selection_fn": "tanh"}, "'tanh' as 'expert_selection_fn'"),
+        ("cohere2_moe", {"shared_expert_combination_strategy": "max"}, "'max' as 'shared_expert_combination_st"),
+        ("cohere2_moe", {"first_k_dense_replace": "1"}, r"states \('1', 1, 4\) as layers without experts"),
+        ("cohere2_moe", {"layer_types": ["chunked_attention"] * 2}, "kind 'chunked_attention' .'layer_types'."),
+        ("cohere2_moe", {"mlp_layer_types": ["moe", "dense"]}, "kind 'moe' .'mlp_layer_types'."),
+        ("dots1", {"scoring_func": "softmax"}, "'softmax' as 'scoring_func'"),
+        ("dots1", {"topk_method": "greedy_group"}, "'greedy_group' as 'topk_method'"),
+        ("dots1", {"num_experts": 8}, "a mixture of experts .'num_experts'."),
         ("gpt_bigcode", {"multi_query": False}, "'False' as 'multi_query'"),
         ("hunyuan_v1_dense", {"num_experts": 8}, "'8' as 'num_experts'"),
         ("hunyuan_v1_moe", {"use_cla": True}, "'True' as 'use_cla'"),

@@ -69,6 +69,7 @@ def test_layers_of_mellum_with_a_window_have_a_base_of_their_own(tmp_path: Path)
         pytest.param("qwen2_5_vl", "qwen2vl", marks=pytest.mark.slow),
         pytest.param("qwen3_vl", "qwen3vl", marks=pytest.mark.slow),
         pytest.param("qwen3_vl_moe", "qwen3vlmoe", marks=pytest.mark.slow),
+        pytest.param("llama4", "llama4", marks=pytest.mark.slow),
         ("mistral3", "llama, untied"),
     ],
 )
@@ -87,7 +88,8 @@ def test_only_the_text_model_of_a_multimodal_model_is_computed(
     (folder / "config.json").write_text(json.dumps({**wrapped, "vision_config": {"hidden_size": 8}}), encoding="utf-8")
     stored = {key.replace("model.", prefix, 1): array for key, array in arrays_of(folder).items()}
     stored |= {
-        f"{part}.linear.weight": np.ones((3, 4), np.float32) for part in ("vision_tower", "multi_modal_projector")
+        f"{part}.linear.weight": np.ones((3, 4), np.float32)
+        for part in ("vision_tower", "vision_model", "multi_modal_projector")
     }
     (folder / "model.safetensors").write_bytes(safetensors_bytes(stored))
     assert "reads images, too" in shown(folder)["notes"][0]
@@ -248,7 +250,7 @@ def change(folder: Path, **changed: Any) -> None:
         ({"num_attention_heads": 1, "hidden_size": 1 << 17, "rope_scaling": LLAMA3}, "larger heads than any model"),
         ({"partial_rotary_factor": 1e308}, r"rotates 1e\+308 of each head"),
         ({"rope_scaling": {**LLAMA3, "factor": 0}}, "not completely .its numbers are impossible"),
-        ({"rope_scaling": {**LLAMA3, "high_freq_factor": 1.0}}, "not completely .its numbers are impossible"),
+        ({"rope_scaling": {**LLAMA3, "high_freq_factor": 0.5}}, "not completely .its numbers are impossible"),
         ({"rope_scaling": LONG}, "not completely .a factor is impossible"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised by 'gptq'.*as a GGUF file"),
         ({"quantization_config": {"quant_method": "mxfp4"}}, "quantised by 'mxfp4'"),

@@ -24,9 +24,11 @@ from tests.checkpoints.tiny import HIDDEN
 FOLDERS = (
     "qwen2, mimo", "qwen35", "qwen35moe", "qwen3next", "qwen3next, joined", "deepseek2, glm",
     "deepseek2, groups of sigmoids, joined", "glm4moe, head norms", "bailingmoe2, groups",
+    "cohere2moe, rms",
 )  # fmt: skip
 FILES = (
     "qwen35", "qwen35moe", "qwen3next", "deepseek2, groups of sigmoids", "deepseek2, glm", "glm4moe", "bailingmoe2",
+    "cohere2moe",
 )  # fmt: skip
 
 

@@ -37,6 +37,13 @@ def test_factors_of_llama_3_are_those_of_the_published_cases(rotated: int) -> No
     np.testing.assert_allclose(llama3_factors(LLAMA3, 500_000.0, rotated), wanted, rtol=1e-13)
 
 
+def test_waves_are_long_or_short_where_none_may_be_between() -> None:
+    """Llama 4 Scout's rule, whose two ends are one."""
+    scout = LLAMA3 | {"factor": 16.0, "high_freq_factor": 1.0}
+    waves = 2 * np.pi * 500_000.0 ** (np.arange(0, 128, 2) / 128)
+    assert llama3_factors(scout, 500_000.0, 128).tolist() == np.where(waves > 8192, 16.0, 1.0).tolist()
+
+
 @given(st.floats(min_value=1e-300, max_value=1e300))
 def test_logarithms_are_rounded_correctly(number: float) -> None:
     assert log(number) == float(Decimal(number).ln(Context(prec=120)))

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
 from onward.checkpoints.parameters import Parameters
@@ -125,6 +127,18 @@ def test_trinity_cuts_digits_in_threes_from_their_end() -> None:
         ["ก", "12", "345", "x"],
     ):  # fmt: skip
         assert [word for word, _ in split.pre_tokenize_str("".join(words))] == words
+
+
+@given(st.text(st.sampled_from("1234567 ab_.,\n\u0301²٣漢"), max_size=24))
+def test_north_cuts_digits_up_to_the_end_of_a_word_in_threes(text: str) -> None:
+    """As by the expression of its tokenizer.json, which looks through a long run once for each of its digits."""
+    *_, last = PRE_TOKENIZERS["cohere2moe"].patterns
+    rules = PRE_TOKENIZERS["cohere2moe"].patterns, (r"\d{1,3}(?=(?:\d{3})*\b)", last)
+    ours, theirs = (
+        pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns])
+        for patterns in rules
+    )
+    assert ours.pre_tokenize_str(text) == theirs.pre_tokenize_str(text)
 
 
 def _with_all_bytes(metadata: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,11 @@ from tests.checkpoints import gemma3n, gemma4, latent, ling, mamba2, qwen35
 from tests.checkpoints.making import letters_tokenizer, write_gguf
 
 HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, INNER, CONTEXT = 64, 4, 2, 96, 32, 512
+_DOTS: dict[str, Any] = {
+    "attention.head_count_kv": HEADS, "expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": INNER,
+    "expert_shared_count": 2, "leading_dense_block_count": 1, "expert_gating_func": 2, "expert_weights_norm": True,
+    "expert_weights_scale": 2.5,
+}  # fmt: skip
 Checkpoint = tuple[dict[str, Any], dict[str, NDArray[np.float32]]]
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {"rope.freq_base": 5_000.0},
@@ -84,6 +89,23 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "expert_used_count": 3, "feed_forward_length": INNER, "expert_feed_forward_length": INNER,
         "expert_gating_func": 2,
     },
+    "llama4": {
+        "attention.key_length": 32, "attention.value_length": 32, "rope.freq_base": 500_000.0, "expert_count": 8,
+        "expert_used_count": 1, "expert_feed_forward_length": INNER, "interleave_moe_layer_step": 1,
+    },
+    "llama4, chunks": {
+        "attention.key_length": 32, "attention.value_length": 32, "expert_count": 6, "expert_used_count": 2,
+        "expert_feed_forward_length": INNER, "interleave_moe_layer_step": 2, "attention.sliding_window": 24,
+        "attention.temperature_scale": 0.4, "attention.temperature_length": 16,
+    },
+    "llama4, many experts": {
+        "expert_count": 128, "expert_used_count": 1, "expert_feed_forward_length": INNER,
+        "interleave_moe_layer_step": 2,
+    },
+    "llama4, dense": {
+        "rope.layers": [True, False, True, True, True], "attention.sliding_window": 24,
+        "attention.sliding_window_pattern": [False, True, True, False, False], "attention.temperature_scale": 0.0,
+    },
     "ernie4_5": {"attention.key_length": 32, "attention.value_length": 32, "rope.freq_base": 500_000.0},
     "ernie4_5-moe": {
         "attention.key_length": 32, "attention.value_length": 32, "rope.freq_base": 500_000.0, "expert_count": 8,
@@ -125,6 +147,14 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     **mamba2.VARIANTS,
     **latent.VARIANTS,
     **ling.VARIANTS,
+    "dots1": _DOTS,
+    "dots1, no bias": {
+        **_DOTS, "expert_group_count": 4, "expert_group_used_count": 2, "expert_weights_norm": False,
+    },
+    "dots1, window": {
+        **_DOTS, "attention.sliding_window": 16, "attention.sliding_window_pattern": [False, False, True],
+        "attention.head_count_kv": KV_HEADS,
+    },
     **{
         name: {
             "rope.dimension_count": 8, "expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": INNER,
@@ -182,6 +212,26 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "expert_weights_scale": 2.8,
     },
     "cohere2": {"attention.sliding_window": 16, "logit_scale": 0.5},
+    "cohere2moe": {
+        "attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 16, "logit_scale": 0.5,
+        "expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": INNER, "expert_shared_count": 2,
+        "expert_shared_feed_forward_length": 2 * INNER, "leading_dense_block_count": 1, "expert_gating_func": 2,
+        "expert_weights_norm": True,
+    },
+    "cohere2moe, rms": {
+        "attention.layer_norm_rms_epsilon": 1e-5, "attention.sliding_window": 16, "logit_scale": 0.5,
+        "attention.sliding_window_pattern": [False, True, True, False, True, True], "expert_count": 6,
+        "expert_used_count": 2, "expert_feed_forward_length": INNER, "expert_shared_count": 2,
+        "leading_dense_block_count": 2, "expert_gating_func": 1, "expert_weights_norm": True,
+    },
+    "cohere2moe, sum": {
+        "attention.sliding_window": 16, "logit_scale": 0.5,
+        "attention.sliding_window_pattern": [False, True, True, False, True, True], "expert_count": 6,
+        "expert_used_count": 2, "expert_feed_forward_length": INNER, "expert_shared_count": 1,
+        "expert_gating_func": 3, "expert_weights_norm": True, "expert.results_are_averaged": False,
+        "expert.layers": [False, True, False, True, True, True],
+        "rope.layers": [False, True, True, False, True, True],
+    },
     "command-r": {"logit_scale": 0.5},
     "command-r, head norms": {"logit_scale": 0.5},
     "lfm2": {
@@ -201,10 +251,10 @@ LAYERS = {
     "gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3, "gemma2": 3, "exaone4": 5,
     "lfm2": 5, "lfm2moe": 3, "qwen35": 5, "qwen35moe": 3, "qwen3next": 3, "granitehybrid": 3,
     "nemotron_h": 5, "nemotron_h_moe": 4, "deepseek2": 3, "glm4moe": 3, "bailingmoe2": 3, "ernie4_5-moe": 3,
-    "afmoe": 5, "gemma3n": 8,
+    "afmoe": 5, "gemma3n": 8, "dots1": 3, "llama4": 5, "cohere2moe": 6,
 }  # fmt: skip
 """Where two are too few to show every kind."""
-LAYER_NORM = ("starcoder", "starcoder2", "stablelm", "gpt2", "gptneox", "cohere2", "command-r")
+LAYER_NORM = ("starcoder", "starcoder2", "stablelm", "gpt2", "gptneox", "cohere2", "cohere2moe", "command-r")
 BIASED = ("starcoder", "starcoder2", "gpt2", "gptneox")
 """All layers and norms have biases."""
 _BIASED_QUERIES = ("stablelm", "llama, biases", "llama, biases of queries")
@@ -218,7 +268,8 @@ UNGATED = ("starcoder", "starcoder2", "gpt2", "gptneox", "arcee", "apertus", *ma
 UNTIED = (
     "deepseek2, joined", "deepseek2, groups", "deepseek2, groups of sigmoids, joined", "deepseek2, glm",
     "nemotron_h", "nemotron_h_moe", *ling.VARIANTS, "minimax-m2", "arcee", "apertus", "afmoe",
-    "qwen2vl", "qwen2vl, first", "ernie4_5-moe, every second",
+    "dots1", "dots1, no bias", "dots1, window",
+    "llama4", "qwen2vl", "qwen2vl, first", "ernie4_5-moe, every second",
     "llama, untied", "llama, biases", "llama, biases of queries",
     "internlm2", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "qwen2, mimo", "phi3", "phi3, long", "olmo2",
     "olmo2, window", "falcon-h1, norms", "stablelm", "stablelm, parallel", "stablelm, head norms",
@@ -318,7 +369,10 @@ class _Tensors:
             before[1] = "post_attention_norm"
         if self.kind == "gpt-oss":
             found["attn_sinks.weight"] = 2 * self.bias(HEADS)
-        if self.kind in ("cohere2", "command-r") or self.name in ("stablelm, parallel", "stablelm, head norms"):
+        if self.kind in ("cohere2", "cohere2moe", "command-r") or self.name in (
+            "stablelm, parallel",
+            "stablelm, head norms",
+        ):
             before = ["attn_norm"]
         after = ["post_attention_norm", "post_ffw_norm"] if self.kind in SANDWICHED else []
         for name in (*before, *after):
@@ -348,7 +402,7 @@ class _Tensors:
             found |= {f"{part}.bias": self.bias(len(weights)) for part, weights in parts.items()}
         if self.kind in (
             "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "mellum", "gemma3", "exaone4", "lfm2", "lfm2moe", "afmoe",
-            "apertus", "hunyuan-dense", "hunyuan-moe", ling.KIND, *qwen35.KINDS,
+            "apertus", "hunyuan-dense", "hunyuan-moe", "dots1", ling.KIND, *qwen35.KINDS,
         ) or self.name == "glm4moe, head norms":  # fmt: skip
             found |= self.norm("attn_q_norm", self.size) | self.norm("attn_k_norm", self.size)
         if self.name in ("stablelm, head norms", "command-r, head norms"):
@@ -376,7 +430,8 @@ class _Tensors:
 
     def _feed_forward(self, layer: int) -> dict[str, Any]:
         first, step = self.stated.get("leading_dense_block_count", 0), self.stated.get("interleave_moe_layer_step", 1)
-        if "expert_count" in self.stated and layer >= first and (layer + 1) % step == 0:
+        has_experts = "expert_count" in self.stated and layer >= first and (layer + 1) % step == 0
+        if has_experts and self.stated.get("expert.layers", {layer: True})[layer]:
             return self._experts()
         up = 2 * FEED_FORWARD if self.kind in JOINED_GATES else FEED_FORWARD
         found = self._layer("ffn_up", up, HIDDEN) | self._layer("ffn_down", HIDDEN, FEED_FORWARD)
@@ -397,15 +452,19 @@ class _Tensors:
         if (
             self.kind in ("lfm2moe", "nemotron_h_moe", "glm4moe", "minimax-m2", "afmoe")
             or self.name == "ernie4_5-moe"
-            or (self.kind == ling.KIND and "no bias" not in self.name)
+            or (self.kind in (ling.KIND, "dots1") and "no bias" not in self.name)
             or (self.kind == latent.KIND and "expert_gating_func" in self.stated)
         ):
             found["exp_probs_b.bias"] = self.bias(count) / 4
         if self.kind == "gpt-oss":
             found["ffn_gate_inp.bias"] = self.bias(count)
         shared = self.stated.get("expert_shared_feed_forward_length", 0)
-        if self.kind in (latent.KIND, "glm4moe", "afmoe"):
+        if self.kind in (latent.KIND, "glm4moe", "afmoe", "dots1"):
             shared = inner * self.stated["expert_shared_count"]
+        if self.kind == "llama4":
+            shared = inner
+        if self.kind == "cohere2moe":
+            shared = shared or inner * self.stated["expert_shared_count"]
         if self.kind == ling.KIND:
             shared = ling.shared_size(self.stated)
         if shared:

@@ -39,7 +39,8 @@ NAMES = sorted({"llama", "qwen2", "qwen3", "gemma3", "granite", "smollm3", "olmo
                 "deepseek2, dense", "deepseek2, groups of sigmoids", "glm4moe",
                 "bailingmoe2", "bailingmoe2, groups", "ernie4_5", "ernie4_5-moe", "minimax-m2",
                 "command-r, head norms", "arcee", "apertus", "minicpm", "afmoe", "qwen2vl", "qwen3vl",
-                "qwen3vlmoe", "starcoder", "hunyuan-dense, alpha", "hunyuan-moe"} & ARCHITECTURES.keys())  # fmt: skip
+                "qwen3vlmoe", "starcoder", "hunyuan-dense, alpha", "hunyuan-moe", "dots1, no bias",
+                "llama4, chunks", "cohere2moe, rms"} & ARCHITECTURES.keys())  # fmt: skip
 
 
 def a_value(draw: random.Random, key: str, num_layers: int) -> Any:

@@ -354,14 +354,14 @@ def exp2(x: Floats) -> Floats:
     return np.asarray(total * power, np.float32)
 
 
-def attention_line(query: Floats, keys: Floats, values: Floats) -> Floats:
-    """One row of one head: query [size], scaled; keys [positions, size] and values, all of them visible."""
+def attention_line(query: Floats, keys: Floats, values: Floats, first: int = 0) -> Floats:
+    """One row of one head: query [size], scaled; keys [positions, size] and values, those from `first` on visible."""
     size = values.shape[1]
     maximum, weight, sums = single(-1e30), single(0), np.zeros(size, np.float32)
     for segment in range(0, len(keys), 1024):
         own = (single(-1e30), single(0), np.zeros(size, np.float32))
         for start in range(segment, min(segment + 1024, len(keys)), 64):
-            own = _step(own, query, keys[start : start + 64], values[start : start + 64])
+            own = _step(own, query, keys[start : start + 64], values[start : start + 64], first - start)
         new = max(maximum, own[0])
         before, within = exp2(np.array([maximum - new, own[0] - new], np.float32))
         maximum = new
@@ -370,13 +370,16 @@ def attention_line(query: Floats, keys: Floats, values: Floats) -> Floats:
     return np.asarray(sums * (single(1) / weight) + single(0), np.float32)
 
 
-def _step(state: tuple[Any, Any, Floats], query: Floats, keys: Floats, values: Floats) -> tuple[Any, Any, Floats]:
+def _step(
+    state: tuple[Any, Any, Floats], query: Floats, keys: Floats, values: Floats, first: int
+) -> tuple[Any, Any, Floats]:
     maximum, weight, sums = state
     scores = np.full(64, -3e38, np.float32)
     total = np.zeros(len(keys), np.float32)
     for d in range(len(query)):
         total = fma(keys[:, d], np.full(len(keys), query[d]), total)
     scores[: len(keys)] = total
+    scores[: max(0, first)] = -3e38
     new = max(maximum, scores.max())
     weights = exp2(scores - new)
     factor = exp2(np.array([maximum - new], np.float32))[0]

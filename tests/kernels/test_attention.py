@@ -34,15 +34,18 @@ SHAPES = {
     "shorter values": AttentionShape(4, 2, 48, 48, own_value_size=20, is_wide=True),
     "windows and sinks": AttentionShape(4, 2, 16, 16, has_window=True, has_sinks=True),
     "windows and caps": AttentionShape(4, 2, 16, 16, has_window=True, has_cap=True),
+    "windows": AttentionShape(4, 2, 16, 16, has_window=True),
+    "chunks": AttentionShape(4, 2, 16, 16, has_window=True, has_chunks=True),
 }
-PLAIN = [name for name in SHAPES if not SHAPES[name].has_window]
+PLAIN = [name for name in SHAPES if not (SHAPES[name].has_sinks or SHAPES[name].has_cap)]
 """Those that the definition has."""
-SEGMENTED = ["groups of three", "shorter values", "windows and sinks", "windows and caps"]
+SEGMENTED = ["groups of three", "shorter values", "windows and sinks", "windows and caps", "chunks"]
 WINDOW = 1100
 POSITIONS = {
     "a prompt": [*range(70)],
     "its later part": [*range(90, 140)],
-    "decoding": [0, 31, 63, 64, 100, 1023, 1024, 1090],
+    "across a chunk": [*range(1085, 1120)],
+    "decoding": [0, 31, 63, 64, 100, 1023, 1024, 1090, 1099, 1100, 2231],
 }
 
 
@@ -124,11 +127,14 @@ class Step:
                 kv = head // shape.group
                 keys, values = (each[: position + 1, kv].astype(np.float32) for each in (self.keys, self.values))
                 query = self.queries[row, head, : shape.head_size]
-                out[row, head] = attention_line(query, keys, values)
+                first = 0
+                if shape.has_window:
+                    first = position // WINDOW * WINDOW if shape.has_chunks else max(0, position - WINDOW + 1)
+                out[row, head] = attention_line(query, keys, values, first)
         return out
 
 
-@pytest.mark.parametrize("name", slow_but(["groups of three", "shorter values"], PLAIN))
+@pytest.mark.parametrize("name", slow_but(["groups of three", "shorter values", "chunks"], PLAIN))
 @pytest.mark.parametrize("positions", slow_but([*POSITIONS][-1:], POSITIONS))
 def test_attention_has_the_bits_of_its_definition(name: str, positions: str) -> None:
     step = Step(SHAPES[name], POSITIONS[positions][:: 1 if name == "one head" else 5])
@@ -144,11 +150,10 @@ def test_every_form_has_the_bits_of_this_processor(name: str, form: str) -> None
         assert step.run(code(name, form)).tobytes() == step.run(code(name, "host")).tobytes()
 
 
-def test_no_cut_into_tiles_changes_a_bit() -> None:
-    step = Step(SHAPES["groups of three"], [*range(200)])
-    assert (
-        step.run(code("groups of three", "host"), 1).tobytes() == step.run(code("groups of three", "host"), 9).tobytes()
-    )
+@pytest.mark.parametrize(("name", "first"), [("groups of three", 0), ("chunks", 1000)])
+def test_no_cut_into_tiles_changes_a_bit(name: str, first: int) -> None:
+    step = Step(SHAPES[name], [*range(first, first + 200)])
+    assert step.run(code(name, "host"), 1).tobytes() == step.run(code(name, "host"), 9).tobytes()
 
 
 @pytest.mark.parametrize("threads", slow_but([3], [2, 3, 8]))

@@ -13,14 +13,21 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from onward.kernels.attention_shape import AttentionShape
-from onward.kernels.code import Code, load
-from onward.kernels.expert_operations import LEAST_SUM
+from onward.kernels.code import Code, Functions, load
+from onward.kernels.expert_operations import LEAST_SUM, emit_weigh
 from onward.kernels.expert_tape import ExpertTape, LayerExperts, Routing
+from onward.kernels.function import Function, Module
 from onward.kernels.interpreter import Kernels
+from onward.kernels.isa import Isa
 from onward.kernels.machine import Machine
 from onward.kernels.memory import Rows, Vector, address
 from onward.kernels.products import ProductKind
+from onward.kernels.records import CONTEXT, CONTEXT_WORDS, OWN, WEIGH
 from onward.kernels.targets import host
+from onward.kernels.values import I64, PTR
+from tests.examples import slow_but
+from tests.kernels.emulated import executable_forms
+from tests.kernels.harness import compiled
 from tests.runtimes.native.test_model_bounds import NoWeights
 
 ROWS, SHAPE = 9, AttentionShape(4, 2, 16, 16)
@@ -52,6 +59,7 @@ class Routed:
         bias: NDArray[np.float32] | None = None,
         groups: int = 1,
         used_groups: int = 1,
+        is_by_logit: bool = False,
     ) -> None:
         rows, count = logits.shape
         self.asked: list[int] = []
@@ -73,6 +81,7 @@ class Routed:
             bias=None if bias is None else Vector.of(bias),
             groups=groups,
             used_groups=used_groups,
+            is_by_logit=is_by_logit,
         )
         parts = tape.finish()
         machine = Machine(
@@ -124,6 +133,50 @@ def test_sigmoids_are_weights_and_a_bias_counts_for_the_choice_alone(data: st.Da
     total = np.maximum(of_chosen.sum(axis=1, keepdims=True), LEAST_SUM)
     weights = 2.5 * of_chosen / (total if is_normalised else 1)
     np.testing.assert_allclose(found.weights, weights, rtol=3e-6, atol=1e-20)
+
+
+@given(st.data())
+def test_weights_are_sigmoids_of_the_largest_logits_also_where_several_round_to_one(data: st.DataObject) -> None:
+    logits, used = random_logits(data)
+    found = Routed(logits.copy(), used, is_normalised=False, is_sigmoid=True, is_by_logit=True)
+    expected = np.argsort(-logits, axis=1, kind="stable")[:, :used]
+    assert (found.chosen == expected).all()
+    chosen = np.take_along_axis(logits, expected, 1).astype(np.float64)
+    np.testing.assert_allclose(found.weights, 1 / (1 + np.exp(-chosen)), rtol=3e-6, atol=1e-20)
+
+
+@cache
+def weigh_code(form: str) -> Functions:
+    def write(module: Module, isa: Isa) -> None:
+        f = Function(module, "weigh", [PTR, PTR, I64, PTR], exported=True)
+        f.call(emit_weigh(module), f.args)
+        f.ret()
+
+    return compiled(write, executable_forms().get(form))
+
+
+@pytest.mark.parametrize("form", slow_but(["host"], ["host", *sorted(executable_forms())]))
+@pytest.mark.parametrize("threads", [1, 3])
+def test_products_of_experts_are_multiplied_by_weights_that_then_are_one(form: str, threads: int) -> None:
+    rows, used, width = 7, 3, 64
+    random, routing = np.random.default_rng(4), Routing(rows, 8, used)
+    uses = rows * used
+    routing.places[:] = random.permutation(uses)
+    routing.weights[:] = weights = random.uniform(size=uses).astype(np.float32)
+    products = random.normal(size=(2, uses, width + 32)).astype(np.float32)  # of which the last ones are another's
+    expected = products.copy()
+    expected[:, routing.places, :width] *= weights[:, None]
+    record = WEIGH.record(
+        0, has_barrier=True, routing=address(routing.words), used=used, gate=address(products[0]),
+        up=address(products[1]), stride=products.strides[1], row_bytes=4 * width,
+    )  # fmt: skip
+    context, counter, own = np.zeros(CONTEXT_WORDS, np.int64), np.zeros(8, np.int64), np.zeros(8, np.int64)
+    CONTEXT.set(context, rows=rows, threads=threads)
+    OWN.set(own, counter=address(counter), step=0, total=0, is_last=0)
+    p, i = ctypes.c_void_p, ctypes.c_int64
+    weigh_code(form).function("weigh", [p, p, i, p])(address(record), address(context), 0, address(own))
+    assert products.tobytes() == expected.tobytes()
+    assert (routing.weights == 1).all()
 
 
 @given(st.data())
@@ -259,6 +312,19 @@ def test_what_leaves_its_memory_is_refused() -> None:
             for groups in ((3, 2), (8, 4), (4, 0), (4, 5))
         ),
         lambda: tape().gather(rows, 32, Rows.allocate(ROWS, 128), "float32", routing),
+        *(
+            lambda rules=rules: tape().route(
+                rows, routing, experts, is_normalised=True, scale=1.0, is_by_logit=True, **rules
+            )
+            for rules in (
+                {},
+                {"is_sigmoid": True, "bias": Vector.of(np.ones(8, np.float32))},
+                {"is_sigmoid": True, "groups": 2, "used_groups": 2},
+            )
+        ),
+        lambda: tape().weigh(many, rows, 32, routing),
+        lambda: tape().weigh(many, Rows.allocate(2 * ROWS, 256), 32, routing),
+        lambda: tape().weigh(many, many, 64, routing),
         lambda: tape().combine(rows, 32, routing, rows, scale=1.0),
         lambda: tape().combine(many, 32, routing, rows, scale=1.0, shared=Rows.allocate(1, 128)),
     ]

@@ -38,7 +38,8 @@ NAMES = (
     "deepseek2, groups of sigmoids", "glm4moe", "glm4moe, head norms", "bailingmoe2", "bailingmoe2, groups",
     "ernie4_5", "minimax-m2", "ernie4_5-moe", "command-r", "command-r, head norms", "arcee", "afmoe", "qwen2vl",
     "qwen3vl", "qwen3vlmoe", "starcoder",
-    "hunyuan-dense", "hunyuan-moe", "apertus", "gemma3n", "gemma3n, stated", "minicpm",
+    "hunyuan-dense", "hunyuan-moe", "apertus", "gemma3n", "gemma3n, stated", "minicpm", "dots1", "llama4",
+    "llama4, chunks", "cohere2moe", "cohere2moe, rms",
 )  # fmt: skip
 
 FLOAT8 = "F8_E4M3"

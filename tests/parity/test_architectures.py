@@ -31,9 +31,9 @@ ARCHITECTURES = (
     "qwen3moe", "mellum", "granitemoe, shared", "lfm2", "lfm2moe", "gemma3n", "gemma4",
     "gemma4, experts", "qwen35", "qwen35moe", "qwen3next", "nemotron_h", "nemotron_h_moe",
     "granitehybrid", "granitehybrid, experts", "falcon-h1", "glm4moe", "bailingmoe2", "llama, experts", "qwen2moe",
-    "olmoe", "ernie4_5", "ernie4_5-moe", "minimax-m2",
-    "gemma3, cap", "cohere2", "command-r", "arcee", "apertus", "afmoe", "qwen2vl", "qwen3vl", "qwen3vlmoe",
-    "hunyuan-dense", "hunyuan-moe",
+    "olmoe", "ernie4_5", "ernie4_5-moe", "minimax-m2", "dots1", "llama4",
+    "gemma3, cap", "cohere2", "cohere2moe", "command-r", "arcee", "apertus", "afmoe", "qwen2vl", "qwen3vl",
+    "qwen3vlmoe", "hunyuan-dense", "hunyuan-moe",
     "phi3", "smollm3", "granite", "minicpm", "stablelm", "starcoder", "starcoder2", "gpt2", "gptneox", "llama",
     "qwen2", "qwen3", "deepseek2",
 )  # fmt: skip
@@ -55,9 +55,9 @@ SHARES = {
     "hunyuan-dense": 0.6, "hunyuan-moe": 0.8, "qwen3vl": 0.8, "qwen3vlmoe": 0.8,
     "qwen3moe": 0.8, "granitemoe": 7.0, "lfm2": 0.1, "lfm2moe": 0.2, "gemma4": 1.2,
     "qwen35": 0.5, "qwen35moe": 0.5, "qwen3next": 0.5, "granitehybrid": 7.0, "falcon-h1": 0.25, "gemma3": 4.0,
-    "cohere2": 0.15, "command-r": 0.15, "afmoe": 8.0,
+    "cohere2": 0.15, "cohere2moe": 0.15, "command-r": 0.15, "afmoe": 8.0,
     "smollm3": 0.3, "starcoder2": 0.8, "granite": 7.0, "llama": 0.5, "qwen3": 0.6, "glm4moe": 0.5,
-    "bailingmoe2": 0.5, "ernie4_5": 0.5, "ernie4_5-moe": 0.5, "minimax-m2": 0.5,
+    "bailingmoe2": 0.5, "ernie4_5": 0.5, "ernie4_5-moe": 0.5, "minimax-m2": 0.5, "dots1": 0.7, "llama4": 0.7,
 }  # fmt: skip
 """By how much what layers add is multiplied, so that texts have mostly letters, and not always the same one. 1: not."""
 _DRAFTED = "what is drafted depends on what steps cost at that moment"

@@ -16,6 +16,15 @@ XIELU = ("alpha_p", "alpha_n", "beta", "eps")
 
 
 @dataclass(frozen=True, slots=True)
+class QueryGrowth:
+    """Queries are multiplied by 1 + amount * log(1 + (position + offset) // length)."""
+
+    amount: float
+    length: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Rope:
     """Rotary positions of some of a head's dimensions: `size` of them, the first ones."""
 
@@ -27,9 +36,7 @@ class Rope:
     """Frequencies are divided by them, float32 [size / 2] (the scalings of Llama 3 and of Phi 3)."""
     magnitude: float = 1.0
     """Queries and keys are multiplied by it."""
-    query_growth: float = 0.0
-    """Queries are multiplied by 1 + growth * log(1 + position // `growth_length`), too."""
-    growth_length: int = 1
+    growth: QueryGrowth | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,12 @@ class Mixture:
     """Successive experts are in so many groups of the same size, of which a token uses `used_groups`: those with the
     best experts, or, where weights are sigmoids, with the largest sums of what their two best experts are chosen by."""
     used_groups: int = 1
+    is_by_logit: bool = False
+    """Whether experts are chosen by logits, which do not round to 1, though their sigmoids are the weights."""
+    weighs_inputs: bool = False
+    """Whether weights multiply what experts read, instead of what they return."""
+    result_scale: float = 1.0
+    """What experts and the shared one return together is multiplied by it."""
     is_beside_dense: bool = False
     """Whether a layer with experts also has an ordinary feed-forward layer, and norms for the result of each."""
 
@@ -201,6 +214,8 @@ class Architecture:
     """For layers with a window, where it differs."""
     ropeless_layers: frozenset[int] = field(default_factory=frozenset)
     """Layers without positions (NoPE): they see only the order of tokens."""
+    ropeless_growth: QueryGrowth | None = None
+    """Of their queries."""
     norm: NormKind = "rms"
     has_norms_before: bool = True
     """Whether attention and feed-forward layers read normalised values."""
@@ -230,6 +245,9 @@ class Architecture:
     window: int = 0
     """Tokens that a layer with a window attends to, itself included."""
     window_layers: frozenset[int] = field(default_factory=frozenset)
+    has_chunks: bool = False
+    """Whether windows begin at the multiples of their size, instead of moving with each position (chunked attention).
+    """
     mixerless_layers: frozenset[int] = field(default_factory=frozenset)
     """Layers with neither attention nor anything in its place: a feed-forward layer, or experts, alone."""
     convolution_layers: frozenset[int] = field(default_factory=frozenset)
@@ -252,6 +270,9 @@ class Architecture:
     """Of layers with a window, where they differ."""
     has_head_norms_after_rotation: bool = False
     """Whether norms of queries and keys, which have the same weights for all heads, follow their rotation."""
+    has_plain_head_norms: bool = False
+    """Whether queries and keys of layers with positions are divided by their root mean square, each head's by its own,
+    after their rotation."""
     has_value_norms: bool = False
     """Whether each head's values are divided by their root mean square."""
     num_keyless_layers: int = 0
@@ -294,6 +315,11 @@ class Architecture:
         if layer in self.ropeless_layers:
             return None
         return self.local_rope or self.rope if layer in self.window_layers else self.rope
+
+    def growth_of(self, layer: int) -> QueryGrowth | None:
+        """Return how a layer's queries grow, None if they do not."""
+        rope = self.rope_of(layer)
+        return self.ropeless_growth if rope is None else rope.growth
 
     def feed_forward_of(self, layer: int) -> int:
         """Return the inner size of a layer's feed-forward layer, 0 if it has none."""

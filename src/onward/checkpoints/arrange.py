@@ -88,7 +88,15 @@ SKIPPED = (
 OF_IMAGES = tuple(
     f"{prefix}{part}."
     for prefix in ("", "model.")
-    for part in ("vision_tower", "audio_tower", "multi_modal_projector", "embed_vision", "embed_audio", "visual")
+    for part in (
+        "vision_tower",
+        "vision_model",
+        "audio_tower",
+        "multi_modal_projector",
+        "embed_vision",
+        "embed_audio",
+        "visual",
+    )
 )
 """Beginnings of the names of tensors that only read images and sounds."""
 

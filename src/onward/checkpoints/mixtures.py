@@ -167,7 +167,7 @@ def _whole(name: str, kind: str, tensors: Mapping[str, Tensor], where: str) -> T
         if kind == "biases" and is_floats and len(sizes) == 1:
             return replace(tensor, data=tensor.data.reshape(count, sizes[0], -1))
         if kind == "inputs_first" and is_floats and len(sizes) == 2:
-            return stacked(name, [tensor.part(expert).transposed() for expert in range(count)])
+            return with_rows_first(tensor)
         exponents = tensors.get(name.replace("codes", "exponents"))
         if kind == "codes" and exponents and _belong_together(tensor, exponents):
             return stacked(name, _coded(name, tensor, exponents))
@@ -175,6 +175,15 @@ def _whole(name: str, kind: str, tensors: Mapping[str, Tensor], where: str) -> T
         f"{where} has experts as {tensor.type.name} {list(tensor.shape)} ({name!r}), which do not fit to others, or "
         "which no model has."
     )
+
+
+def with_rows_first(tensor: Tensor) -> Tensor:
+    """Return matrices of experts, [experts, inputs, rows], as [experts, rows, inputs]; those that are no floats, or of
+    more experts than any model has, as they are, for whoever checks shapes."""
+    is_floats = tensor.type.block_weights == 1 and tensor.type not in (OCTETS, FLOAT8) and not tensor.parts
+    if len(tensor.shape) != 3 or tensor.shape[0] > MAX_EXPERTS or not is_floats:
+        return tensor
+    return stacked(tensor.name, [tensor.part(expert).transposed() for expert in range(tensor.shape[0])])
 
 
 def _belong_together(codes: Tensor, exponents: Tensor) -> bool:

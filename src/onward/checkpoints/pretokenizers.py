@@ -46,6 +46,9 @@ _DEEPSEEK3 = (
     r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_THREES_FROM_END = r"(?<!\d)\d++\b", r"^\d{1,2}(?=(?:\d{3})++$)"
+"""Digits up to the end of a word in threes, counted from there: first all of them, then those before the threes, so
+that each run is looked through once. Their tokenizer.json says \\d{1,3}(?=(?:\\d{3})*\\b)."""
 _TRINITY_SCRIPTS = "[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+"
 _TRINITY = r"(?<!\p{N})\p{N}{1,2}(?=(?:\p{N}{3})++(?!\p{N}))", r"\p{N}{1,3}", _TRINITY_SCRIPTS, _DEEPSEEK3
 """Digits in threes, counted from their end: first those before them, so that each run is looked through once."""
@@ -102,6 +105,7 @@ _BY_PATTERN: dict[PreTokenizer, tuple[str, ...]] = {
     PreTokenizer((_STORYTELLER,)): ("storyteller",),
     PreTokenizer((_KIMI,)): ("kimi-k2",),
     PreTokenizer(_TRINITY): ("afmoe",),
+    PreTokenizer((*_THREES_FROM_END, _GPT4O)): ("cohere2moe", "tiny_aya"),
     PreTokenizer((_BAILING,)): ("bailingmoe", "bailingmoe2", "llada-moe"),
     PreTokenizer((_GPT4O,)): ("gpt-4o", "llama4", "kanana2", "minimax-m2"),
     PreTokenizer((_TEKKEN,), ignore_merges=True, adds_start=True): ("tekken",),

@@ -76,10 +76,11 @@ def checked(found: Architecture, checkpoint: Checkpoint) -> Architecture:
         raise CheckpointError(f"{where} states {found.epsilon:g} as the epsilon of its norms, which no model can have.")
     scales = [found.attention_scale or 0.0, found.embedding_scale, found.residual_scale, found.logit_scale]
     scales += [factor for parts in found.multipliers.values() for _, factor in parts]
+    scales += [growth.amount for layer in range(found.num_layers) if (growth := found.growth_of(layer)) is not None]
     if not all(abs(scale) <= MAX_SCALE for scale in scales):
         raise CheckpointError(
-            f"{where} multiplies scores, embeddings, logits or what layers add by more than {MAX_SCALE:g}, which no "
-            "model can have."
+            f"{where} multiplies scores, queries, embeddings, logits or what layers add by more than {MAX_SCALE:g}, "
+            "which no model can have."
         )
     window = checkpoint.parameters.integer(WINDOW, 0)
     if 0 < window < found.context_length and window != found.window:

@@ -142,18 +142,19 @@ def proportional_factors(scaling: Mapping[str, Any], size: int) -> list[float]:
 
 def llama3_factors(scaling: Mapping[str, Any], base: float, rotated: int) -> NDArray[np.float64]:
     """Return by what each frequency is divided, [rotated / 2]: long waves by `factor`, short ones by 1, those between
-    by something between (Llama 3.1's rule). Raises KeyError, TypeError, ValueError or
-    ArithmeticError for incomplete and impossible rules."""
+    by something between (Llama 3.1's rule; none are in Llama 4 Scout, whose `low` is `high`). Raises KeyError,
+    TypeError, ValueError or ArithmeticError for incomplete and impossible rules."""
     factor, original = float(scaling["factor"]), float(scaling["original_max_position_embeddings"])
     low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
     if not 0 < base < math.inf:
         raise ValueError("its base is impossible")
-    if not (1 <= factor < 1e6 and 0 < low < high < 1e6 and 0 < original < 1e12):
+    if not (1 <= factor < 1e6 and 0 < low <= high < 1e6 and 0 < original < 1e12):
         raise ValueError("its numbers are impossible")
     with localcontext(DECIMALS):
         step = Decimal(base).ln() * 2 / rotated
         waves = np.array([float(2 * PI * (step * pair).exp()) for pair in range(rotated // 2)])
-    smooth = np.clip((original / waves - low) / (high - low), 0.0, 1.0)
+    turns = original / waves
+    smooth = np.clip((turns - low) / (high - low), 0.0, 1.0) if low < high else np.where(turns > low, 1.0, 0.0)
     found: NDArray[np.float64] = 1.0 / ((1.0 - smooth) / factor + smooth)
     return found
 

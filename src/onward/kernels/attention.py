@@ -157,7 +157,13 @@ class Attention:
         f = self.f
         if not self.shape.has_window:
             return f.i64(0)
-        return f.max(self.position - ATTEND.load(f, self.record, "window") + 1, 0) >> STEP_KEYS_SHIFT
+        return f.max(self._first_key(self.position), 0) >> STEP_KEYS_SHIFT
+
+    def _first_key(self, position: Value) -> Value:
+        """Return the first position that a row at this one sees, of a shape with windows; a window that is not full yet
+        begins before position 0."""
+        window = ATTEND.load(self.f, self.record, "window")
+        return position - (position % window if self.shape.has_chunks else window - 1)
 
     def partial(self, row: Value, head: Value, segment: Value) -> Value:
         """Return where a segment's sums of a row and a head are kept, both counted from the first, until they are
@@ -214,7 +220,7 @@ class Attention:
                 if shape.has_cap:
                     values = self._capped(values)
                 if is_masked:
-                    values = self._masked(values, (first if group is None else first + i // group) - start)
+                    values = self._masked(values, start, first if group is None else first + i // group)
                 if shape.has_cap or is_masked:
                     put(i, values)
                 largest = f.max(f.max(values[0], values[1]), f.max(values[2], values[3]))
@@ -222,7 +228,7 @@ class Attention:
 
         is_edge = start + STEP_KEYS > first + 1
         if shape.has_window:
-            is_edge = is_edge | (start < last - ATTEND.load(f, self.record, "window") + 1)
+            is_edge = is_edge | (start < self._first_key(last))
         with f.otherwise(is_edge) as (edge, inner):
             with edge:
                 find_largest(True)
@@ -244,15 +250,16 @@ class Attention:
         powers = [exp2(f, f.min(value * double, 126.0)) for value in values]
         return [cap * (1.0 - f.const(F32X16, 2.0) / (power + 1.0)) for power in powers]
 
-    def _masked(self, values: list[Value], position: Value) -> list[Value]:
-        """Return scores without those of keys after `position` of the step, or before the window."""
+    def _masked(self, values: list[Value], start: Value, position: Value) -> list[Value]:
+        """Return scores of the keys from `start` on, without those after `position`, or before its window."""
         f, found = self.f, []
-        last = f.splat(position.trunc(I32), LANES)
+        last = f.splat((position - start).trunc(I32), LANES)
+        first = f.splat((self._first_key(position) - start).trunc(I32), LANES) if self.shape.has_window else None
         for j, value in enumerate(values):
             lane = self._lane + LANES * j
             is_seen = lane <= last
-            if self.shape.has_window:
-                is_seen = is_seen & (lane > last - f.splat(ATTEND.load(f, self.record, "window").trunc(I32), LANES))
+            if first is not None:
+                is_seen = is_seen & (lane >= first)
             found.append(f.select(is_seen, value, f.const(F32X16, MASKED)))
         return found
 

@@ -39,6 +39,8 @@ class AttentionShape:
     """Size of a head's values, where it is not that of its keys."""
     has_common_part: bool = False
     """Whether the dimensions of keys that rotate are the same in all heads, and are given apart from the others."""
+    has_chunks: bool = False
+    """Whether windows begin at the multiples of their size, instead of moving with each position."""
 
     @property
     def name(self) -> str:

@@ -27,6 +27,7 @@ from onward.kernels.records import (
     RECORD_WORDS,
     ROUTE,
     ROUTING,
+    WEIGH,
 )
 from onward.kernels.values import F32, F32X16, I32, I64, LANES, VECTOR_BYTES, Value, vec
 
@@ -59,12 +60,15 @@ def emit_route(module: Module) -> Any:
         chosen = f.at(op.field(ROUTE, "chosen"), row * used * 8)
         weights = f.at(op.field(ROUTE, "weights"), row * used * 4)
         is_sigmoid, has_bias = op.field(ROUTE, "is_sigmoid").ne(0), op.field(ROUTE, "bias").is_null().eq(0)
+        is_by_logit = op.field(ROUTE, "is_by_logit").ne(0)
         with f.otherwise(is_sigmoid) as (by_sigmoid, by_softmax):
-            with by_sigmoid, f.loop(0, count * 4, 4) as at:
+            with by_sigmoid, f.when(is_by_logit.eq(0)), f.loop(0, count * 4, 4) as at:
                 f.store(sigmoid(f, f.load(logits, F32, at)), logits, at)
             with by_softmax, f.when(has_bias):
                 _emit_shares(f, logits, count)
         _emit_choice(op, logits, chosen, weights)
+        with f.when(is_by_logit), f.loop(0, used * 4, 4) as at:
+            f.store(sigmoid(f, f.load(weights, F32, at)), weights, at)
         largest, total = f.load(weights, F32), f.var(F32, 0.0)
         is_of_chosen, are_weights = op.field(ROUTE, "is_normalised").ne(0), is_sigmoid | has_bias
         with f.otherwise(are_weights) as (chosen_by_weight, chosen_by_logit):
@@ -140,7 +144,7 @@ def _key(f: Function, number: Value) -> Value:
 def _emit_groups(op: Operation, keys: Value) -> None:
     """Take the experts of all but the best groups out of the choice. Of equal groups the first ones stay."""
     f = op.f
-    count, groups, are_pairs = op.field(ROUTE, "count"), op.field(ROUTE, "groups"), op.field(ROUTE, "are_pairs").ne(0)
+    count, groups, are_pairs = op.field(ROUTE, "count"), op.field(ROUTE, "groups"), op.field(ROUTE, "is_sigmoid").ne(0)
     size, scores = count // groups, f.at(keys, count * 4)
     with f.loop(0, groups) as group:
         first, second = f.var(I32, _TAKEN), f.var(I32, _TAKEN)
@@ -263,6 +267,24 @@ def _emit_own_record(op: Operation, own: Value, expert: Value, begin: Value, wei
     values["bias"] = f.select(bias.is_null(), f.null(), biases)
     for name, value in values.items():
         PRODUCT.store(f, own, name, value)
+
+
+def emit_weigh(module: Module) -> Any:
+    """What experts' first matrices return for a row, times the row's weight, which then is 1: as if it multiplied what
+    they read."""
+    op = Operation(module, "weigh")
+    f = op.f
+    used, routing = op.field(WEIGH, "used"), op.field(WEIGH, "routing")
+    places, weights = ROUTING.load(f, routing, "places"), ROUTING.load(f, routing, "weights")
+    with op.rows() as row, f.loop(row * used, (row + 1) * used) as use:
+        weight = f.splat(f.load(weights, F32, use * 4), LANES)
+        first = f.load(places, I64, use * 8) * op.field(WEIGH, "stride")
+        for name in ("gate", "up"):
+            values = f.at(op.field(WEIGH, name), first)
+            with f.loop(0, op.field(WEIGH, "row_bytes"), VECTOR_BYTES) as at:
+                f.store(f.load(values, F32X16, at) * weight, values, at)
+        f.store(f.f32(1.0), weights, use * 4)
+    return f.ret()
 
 
 def emit_combine(module: Module) -> Any:

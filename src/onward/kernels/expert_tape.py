@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from onward.kernels.activations import ACTIVATIONS, ActivationName
 from onward.kernels.altup_tape import AltUpTape
 from onward.kernels.expert_operations import MAX_EXPERTS
-from onward.kernels.interpreter import COMBINE_CODE, GATHER_CODE, GROUP_CODE, ROUTE_CODE
+from onward.kernels.interpreter import COMBINE_CODE, GATHER_CODE, GROUP_CODE, ROUTE_CODE, WEIGH_CODE
 from onward.kernels.memory import Rows, Vector, address
 from onward.kernels.operands import Matrix
 from onward.kernels.panels import panel_count
 from onward.kernels.products import OUT_BYTES, ProductKind
-from onward.kernels.records import COMBINE, EXPERT_PRODUCT, GATHER, GROUP, ROUTE, ROUTING, ROUTING_WORDS
+from onward.kernels.records import COMBINE, EXPERT_PRODUCT, GATHER, GROUP, ROUTE, ROUTING, ROUTING_WORDS, WEIGH
 from onward.kernels.tape import MAX_CLAIM_BYTES, float_row_bytes
 
 PIECE_BYTES = 49_152
@@ -88,10 +88,12 @@ class ExpertTape(AltUpTape):
         bias: Vector | None = None,
         groups: int = 1,
         used_groups: int = 1,
+        is_by_logit: bool = False,
     ) -> None:
         """Choose experts by logits, float32 [rows, experts], which may change, and put what is used in order of
         experts. Their weights are multiplied by `scale`, and each by its own one of `scales`. `bias`: added to what
-        they are chosen by; `groups`: of experts, of which only `used_groups` are used."""
+        they are chosen by; `groups`: of experts, of which only `used_groups` are used; `is_by_logit`: weights are
+        sigmoids, by which experts are not chosen."""
         size, rest = divmod(routing.count, groups)
         if (
             rest
@@ -99,6 +101,8 @@ class ExpertTape(AltUpTape):
             or not routing.used <= size * used_groups <= size * groups
         ):
             raise ValueError(f"{routing.used} of {routing.count} experts are not in {used_groups} of {groups} groups.")
+        if is_by_logit and not (is_sigmoid and bias is None and groups == 1):
+            raise ValueError("Weights of experts that are chosen by logits are sigmoids, without a bias or groups.")
         if bias is not None and bias.length != routing.count:
             raise ValueError(f"A bias of {bias.length} numbers cannot be that of {routing.count} experts.")
         if scales is not None and scales.length != routing.count:
@@ -110,7 +114,7 @@ class ExpertTape(AltUpTape):
             used=routing.used, chosen=address(routing.chosen), weights=address(routing.weights),
             is_normalised=is_normalised, scale=scale, scales=0 if scales is None else scales.address,
             is_sigmoid=is_sigmoid, bias=0 if bias is None else bias.address, groups=groups, used_groups=used_groups,
-            are_pairs=is_sigmoid,
+            is_by_logit=is_by_logit,
         )  # fmt: skip
         self._append(record, logits, routing, scales, bias)
         if {len(each) for each in (experts.places, experts.uses, experts.steps)} != {routing.count}:
@@ -169,6 +173,20 @@ class ExpertTape(AltUpTape):
                 run=max(1, MAX_CLAIM_BYTES // (piece * weights.panel_bytes)),
             )  # fmt: skip
             self._append(record, weights, source, target, bias, experts, routing)
+
+    def weigh(self, gate: Rows, up: Rows, inputs: int, routing: Routing) -> None:
+        """Multiply rows in order of experts by their weights, which then are 1: products of what experts read."""
+        row_bytes = float_row_bytes(inputs)
+        self._require_routing(routing)
+        for rows in (gate, up):
+            rows.require(self._rows * routing.used, row_bytes)
+        if gate.stride != up.stride:
+            raise ValueError("Gates of experts and what they are multiplied with must have rows of one length.")
+        record = WEIGH.record(
+            WEIGH_CODE, has_barrier=True, routing=address(routing.words), used=routing.used, gate=gate.address,
+            up=up.address, stride=gate.stride, row_bytes=row_bytes,
+        )  # fmt: skip
+        self._append(record, gate, up, routing)
 
     def combine(
         self,

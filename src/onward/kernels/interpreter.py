@@ -27,6 +27,7 @@ from onward.kernels.expert_operations import (
     emit_gather,
     emit_group,
     emit_route,
+    emit_weigh,
 )
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
@@ -63,8 +64,8 @@ from onward.kernels.waiting import FUTEX_WAIT, FUTEX_WAKE
 END, NORM_CODE, QUANTISE_CODE, UNIT_CODE = range(4)
 SCAN_CODE, DELTA_CODE, STATE_SPACE_CODE, SPARSIFY_CODE = range(4, 8)
 ROUTE_CODE, GROUP_CODE, GATHER_CODE, COMBINE_CODE, CAP_CODE = range(8, 13)
-KEEP_CODE, CONVOLVE_CODE, ALTUP_CODE = range(13, 16)
-_FIRST_EMBED, _FIRST_PRODUCT, _FIRST_EXPERT_PRODUCT, _FIRST_NORM_HEADS, _FIRST_ATTENTION = 16, 64, 128, 192, 224
+KEEP_CODE, CONVOLVE_CODE, ALTUP_CODE, WEIGH_CODE = range(13, 17)
+_FIRST_EMBED, _FIRST_PRODUCT, _FIRST_EXPERT_PRODUCT, _FIRST_NORM_HEADS, _FIRST_ATTENTION = 24, 64, 128, 192, 224
 SLEEPERS_OFFSET = 64
 """Bytes from a number that threads wait for to the count of those that sleep."""
 COMPLETION_WORDS = 16
@@ -153,6 +154,7 @@ class Kernels:
             found |= dict(zip(self.attention_codes(shape), names, strict=True))
         if self.has_experts:
             found |= {ROUTE_CODE: "route", GROUP_CODE: "group", GATHER_CODE: "gather", COMBINE_CODE: "combine"}
+            found[WEIGH_CODE] = "weigh"
             found |= {self.expert_product_code(kind): f"experts_{kind.name}" for kind in self.products}
         if self.has_caps:
             found[CAP_CODE] = "cap"
@@ -235,7 +237,7 @@ def _emit_attention(module: Module, isa: Isa, shape: AttentionShape) -> None:
 
 
 def _emit_experts(module: Module) -> None:
-    for emit in (emit_route, emit_group, emit_gather, emit_combine):
+    for emit in (emit_route, emit_group, emit_gather, emit_weigh, emit_combine):
         emit(module)
 
 

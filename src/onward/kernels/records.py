@@ -141,14 +141,15 @@ C; `parameters`: float32, the bias of dt, A and D, each by head. `states`: of th
 
 ROUTE = Layout(
     logits=PTR, stride=I64, count=I64, used=I64, chosen=PTR, weights=PTR, is_normalised=I64, scale=F32,
-    scales=PTR, is_sigmoid=I64, bias=PTR, groups=I64, used_groups=I64, are_pairs=I64,
+    scales=PTR, is_sigmoid=I64, bias=PTR, groups=I64, used_groups=I64, is_by_logit=I64,
 )  # fmt: skip
 """`used` of `count` experts for each row, and their weights times a scale, and times their own one of
 `scales`, if there are some. `is_normalised`: whether weights are shares of those chosen, rather than of all.
 `is_sigmoid`: weights are sigmoids of logits instead of e**logit. Experts are chosen by sigmoid, or share of all, plus
 `bias`, null where there is none; logits become those sigmoids or shares. Where there are several `groups`, of
-successive experts, they are chosen from `used_groups` of them: those with the best expert, or, with `are_pairs`, with
-the largest sum of their two best ones."""
+successive experts, they are chosen from `used_groups` of them: those with the best expert, or, of sigmoids, with
+the largest sum of their two best ones. `is_by_logit`: weights are sigmoids, but experts are chosen by logits, which
+stay: of two whose sigmoids round to 1, the larger one is better."""
 GROUP = Layout(
     used=I64, count=I64, routing=PTR, experts=PTR, uses=PTR, steps=PTR, fetch=PTR, layer=I64,
 )  # fmt: skip
@@ -171,6 +172,8 @@ COMBINE = Layout(
 )  # fmt: skip
 """Adds what a row's experts return, and a shared expert, to target, or writes it there. `shared`, `gates`: null where
 there is none."""
+WEIGH = Layout(routing=PTR, used=I64, gate=PTR, up=PTR, stride=I64, row_bytes=I64)
+"""gate[place] and up[place] *= the weight of the use at this place, which then is 1."""
 ROUTING = Layout(
     0, num_active=I64, chosen=PTR, weights=PTR, begins=PTR, active=PTR, places=PTR, rows=PTR,
 )  # fmt: skip

@@ -255,12 +255,12 @@ class TapeBuilder:
         sinks: Vector | None = None,
         cap: float | None = None,
     ) -> None:
-        """Write what each head attends to, float32 [rows, heads * value size]: to all positions, or to the last ones.
+        """Write what each head attends to, float32 [rows, heads * value size]: to all positions, or to a window.
         `sinks`: of each head, the score of a key without a value; `cap`: of scores."""
         queries.require(self._rows, shape.query_stride)
         target.require(self._rows, 4 * shape.num_heads * shape.value_size)
-        if window is not None and not shape.has_window:
-            raise ValueError("The kernels were compiled without windows.")
+        if window is not None and not (shape.has_window and window > 0):
+            raise ValueError("The kernels were compiled without windows, or one has no positions.")
         if (sinks is not None) != shape.has_sinks or (sinks is not None and sinks.length != shape.num_heads):
             raise ValueError(f"The kernels need other sinks for {shape.num_heads} heads, or none.")
         if (cap is not None) != shape.has_cap:

@@ -55,10 +55,10 @@ those that are expanded."""
 NAMES = [name for name in ARCHITECTURES if name not in OF_FOLDERS]
 FAST_NAMES = [
     "llama", "gemma3", "stablelm, parallel", "gpt2", "gpt-oss", "lfm2", "gemma4", "qwen35", "granitehybrid",
-    "deepseek2",
+    "deepseek2", "llama4, chunks",
 ]  # fmt: skip
 """Norms after blocks, blocks in parallel, learned positions and biases, experts and sinks, convolutions, layers that
-share keys, each kind of state, and latent attention."""
+share keys, each kind of state, latent attention, and chunks."""
 DIFFERENT_NAMES = [
     *FAST_NAMES, "llama, rope factors", "qwen3", "phi3", "cohere2", "qwen3moe", "gemma2", "nemotron_h_moe",
     "gemma4, experts", "falcon-h1", "deepseek2, groups of sigmoids", "afmoe", "hunyuan-dense",
@@ -192,7 +192,7 @@ CUT = [
     "gemma3", "olmo2", "gptneox", "cohere2", "gpt2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2", "lfm2", "lfm2moe",
     "gemma4", "gemma4, experts", "qwen35", "qwen35moe", "qwen3next", "granitehybrid", "falcon-h1",
     "nemotron_h", "nemotron_h_moe", "deepseek2", "deepseek2, queries joined", "afmoe", "hunyuan-dense",
-    "gemma3n", "apertus",
+    "gemma3n", "apertus", "llama4, chunks", "cohere2moe",
 ]  # fmt: skip
 PLAIN, MIXTURE, OTHERS = "llama", "qwen3moe", ["lfm2", "lfm2moe", "gemma3n", "gemma4", "gemma4, experts", "deepseek2"]
 """`OTHERS`: layers of one model keep other things in a block, or read those of another layer, or have values of another

@@ -31,10 +31,11 @@ REFUSED = ("llama, partial rope", "qwen35, equal heads", "ernie4_5-moe, every se
 """llama.cpp rotates all dimensions of a llama's heads or none, keys and values of delta rules have one size there, and
 it needs the experts of all of ERNIE's layers that follow the dense ones, whichever its graph uses.
 """
-OTHERWISE = ("exaone4, window", "deepseek2, groups", "gemma3n, stated", "minicpm, older")
+OTHERWISE = ("exaone4, window", "deepseek2, groups", "gemma3n, stated", "minicpm, older", "llama4, chunks")
 """llama.cpp has no window in EXAONE 4 but with 64 layers, whatever a file states. It chooses groups by their two best
 experts everywhere, which is V3's way, and not V2's. It has constants for what Gemma 3n's files state.
-It divides logits of MiniCPM files that state no scales by what they should be multiplied with."""
+It divides logits of MiniCPM files that state no scales by what they should be multiplied with. Chunks of
+Llama 4 have 8,192 tokens there, and its queries grow with as many."""
 DEEPER = {"command-r, head norms": 64, "gemma3n": 24}
 """llama.cpp reads norms of Command R's heads where there are so many layers, as in Command R+; Gemma 3n's layers after
 the first 20 share keys."""

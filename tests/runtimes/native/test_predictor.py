@@ -75,7 +75,7 @@ def folder(tmp_path: Path) -> Path:
                 ("qwen35", True), ("qwen35moe", False), ("qwen35moe", True), ("qwen3next", False), ("qwen3next", True),
                 ("deepseek2, groups of sigmoids", False), ("deepseek2, groups of sigmoids, joined", True),
                 ("deepseek2, glm", True), ("deepseek2, glm", False), ("glm4moe", False), ("glm4moe, head norms", True),
-                ("bailingmoe2", False), ("bailingmoe2, groups", True),
+                ("bailingmoe2", False), ("bailingmoe2, groups", True), ("cohere2moe", False), ("cohere2moe, rms", True),
             )
         ),
     ],

@@ -33,6 +33,8 @@ LOCAL_BASE = "rope.freq_base_local"
 EVERY_LAYER = 0
 """The period of windows that all layers have."""
 
+_LEAST_MAGNITUDE = 2.0**-10
+"""By which rotated queries and keys are multiplied before their norms, which take it out again; at most its inverse."""
 _EPSILONS: dict[NormKind, str] = {"rms": RMS, "layer": LAYER}
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_tanh", "relu_squared": "relu_squared",
@@ -95,6 +97,18 @@ def with_local_base(found: Architecture, checkpoint: Checkpoint) -> Architecture
     if base == found.rope.base:
         return found
     return replace(found, local_rope=rope_of(checkpoint, found.rope.size, base))
+
+
+def require_norms_of_rotated(found: Architecture, where: str) -> None:
+    """Raise CheckpointError for a rotation after which queries and keys are not computed as normalised: one that
+    changes the size of a part of a head alone, or that of a head a thousandfold."""
+    assert found.rope is not None
+    magnitude, is_whole = found.rope.magnitude, found.rope.size == found.head_size
+    if not (magnitude == 1 or (is_whole and _LEAST_MAGNITUDE <= magnitude <= 1 / _LEAST_MAGNITUDE)):
+        raise CheckpointError(
+            f"{where} multiplies {found.rope.size} rotated of {found.head_size} dimensions by {magnitude:g} "
+            f"(YaRN, or 'rope.scaling.attn_factor'), which Onward does not compute for {found.name!r}."
+        )
 
 
 def windowed(found: Architecture, parameters: Parameters, period: int | None = None, default: int = 0) -> Architecture:

@@ -11,7 +11,15 @@ from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.declaration import Declaration, ModelType
-from onward.checkpoints.families.common import EXPERT_SIZE, EXPERTS, RMS, SHARED_SIZE, common, require_stated
+from onward.checkpoints.families.common import (
+    EXPERT_SIZE,
+    EXPERTS,
+    RMS,
+    SHARED_SIZE,
+    common,
+    require_norms_of_rotated,
+    require_stated,
+)
 from onward.checkpoints.families.deepseek import EXPERT_NAMES
 from onward.checkpoints.mixtures import SOFTMAX, mixture_of
 from onward.checkpoints.rope_scaling import DECIMALS
@@ -19,8 +27,6 @@ from onward.errors import CheckpointError
 
 _LANES = 16
 """Of which the size of a head is a multiple where rotated queries are normalised."""
-_LEAST_MAGNITUDE = 2.0**-10
-"""By which rotated queries and keys are multiplied before their norms, which take it out again; at most its inverse."""
 _ALPHA = "rope.scaling.alpha"
 
 
@@ -34,12 +40,7 @@ def _hunyuan(checkpoint: Checkpoint) -> Architecture:
             f"{parameters.where} has heads of {found.head_size} dimensions, which Onward computes for {found.name!r} "
             f"only if they are a multiple of {_LANES}."
         )
-    magnitude, is_whole = found.rope.magnitude, found.rope.size == found.head_size
-    if not (magnitude == 1 or (is_whole and _LEAST_MAGNITUDE <= magnitude <= 1 / _LEAST_MAGNITUDE)):
-        raise CheckpointError(
-            f"{parameters.where} multiplies {found.rope.size} rotated of {found.head_size} dimensions by {magnitude:g} "
-            f"(YaRN, or 'rope.scaling.attn_factor'), which Onward does not compute for {found.name!r}."
-        )
+    require_norms_of_rotated(found, parameters.where)
     base = _stretched(found.rope.base, parameters.real(_ALPHA, 0.0), found.head_size, parameters.where)
     return replace(found, rope=replace(found.rope, base=base), has_head_norms_after_rotation=True)
 

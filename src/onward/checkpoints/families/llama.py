@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onward.checkpoints.architecture import Architecture
+from onward.checkpoints.architecture import Architecture, QueryGrowth
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.declaration import Declaration, ModelType
 from onward.checkpoints.families.common import EXPERTS, RMS, common, on, windowed
@@ -27,8 +27,8 @@ def _mistral3(checkpoint: Checkpoint) -> Architecture:
     parameters, found = checkpoint.parameters, common(checkpoint)
     assert found.rope is not None
     length = parameters.integer("rope.scaling.original_context_length", found.context_length, minimum=1)
-    rope = replace(found.rope, query_growth=parameters.real("attention.temperature_scale", 0.0), growth_length=length)
-    return windowed(replace(found, rope=rope), parameters)
+    growth = QueryGrowth(parameters.real("attention.temperature_scale", 0.0), length)
+    return windowed(replace(found, rope=replace(found.rope, growth=growth)), parameters)
 
 
 def _smollm3(checkpoint: Checkpoint) -> Architecture:

@@ -25,10 +25,9 @@ from onward.checkpoints.families.common import (
 )
 from onward.checkpoints.families.deepseek import EXPERT_NAMES
 from onward.checkpoints.families.llama import llama
-from onward.checkpoints.mixtures import MAX_EXPERTS, mixture_of, stacked
+from onward.checkpoints.mixtures import mixture_of, with_rows_first
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tensor import Tensor
-from onward.checkpoints.types import FLOAT8
 from onward.errors import CheckpointError
 
 _MELLUM_PATTERN = 4
@@ -84,10 +83,7 @@ def _with_rows_first(parameters: Parameters, tensor: Tensor) -> Tensor:
             "or inputs are first: use the model as a GGUF file."
         )
     hidden = parameters.integer("embedding_length", minimum=1)
-    is_floats = tensor.type.block_weights == 1 and tensor.type != FLOAT8 and not tensor.parts
-    if tensor.shape[hidden_axis] != hidden or tensor.shape[0] > MAX_EXPERTS or not is_floats:
-        return tensor
-    return stacked(tensor.name, [tensor.part(expert).transposed() for expert in range(tensor.shape[0])])
+    return with_rows_first(tensor) if tensor.shape[hidden_axis] == hidden else tensor
 
 
 def _always_normalised(_: Mapping[str, Any], __: Mapping[str, MetadataValue], ___: str) -> dict[str, MetadataValue]:

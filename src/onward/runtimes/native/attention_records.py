@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from onward.checkpoints.architecture import Architecture, Heads
+from onward.checkpoints.architecture import Architecture
 from onward.kernels.activations import ActivationName
 from onward.kernels.maths import LOG2_E
 from onward.kernels.memory import Rows, Vector
@@ -88,19 +88,25 @@ class AttentionRecords:
         buffers, shape, blocks = self._buffers.heads[heads], self._cache.shapes[layer], self._cache.layers[layer]
         self._expand(layer, has_queries=has_queries)
         queries = written = None
+        is_plain = found.has_plain_head_norms and found.rope_of(layer) is not None
+        magnitude = self._magnitude(layer)
         if has_queries:
             queries = buffers.queries, buffers.rotated
-            if not found.has_head_norms_after_rotation:
+            if is_plain:
+                self._norm_without_weights(buffers.queries, heads.num_heads, heads.head_size, magnitude)
+            elif not found.has_head_norms_after_rotation:
                 self._norm_heads(f"{prefix}attn_q_norm", buffers.queries, heads.num_heads, heads.head_size)
         if found.keys_of(layer) == layer:
             written = buffers.keys, buffers.values
             self._values(layer, buffers)
-            if found.has_head_norms_after_rotation:
-                self._norm_without_weights(buffers.keys, heads, self._magnitude(layer))
+            if is_plain or found.has_head_norms_after_rotation:
+                self._norm_without_weights(buffers.keys, heads.num_kv_heads, heads.head_size, magnitude)
             else:
                 self._norm_heads(f"{prefix}attn_k_norm", buffers.keys, heads.num_kv_heads, heads.head_size)
         tables, growth = self._positions.of_layer(layer)
         scale = 1.0 / math.sqrt(heads.head_size) if found.attention_scale is None else found.attention_scale
+        if is_plain:  # a rotation changes no root mean square but by its magnitude, which the norm takes out again
+            scale /= magnitude * magnitude
         common = self._buffers.latent.common if self._buffers.latent is not None else None
         self._tape.rotate(shape, queries, written, tables, blocks, scale * LOG2_E, growth, common)
         if has_queries and found.has_head_norms_after_rotation:
@@ -130,13 +136,13 @@ class AttentionRecords:
         if not any(self._weights.has(f"blk.{layer}.attn_{part}.weight") for part in ("v", "v_b")):
             self._tape.quantise(buffers.keys, heads.num_kv_heads * heads.head_size, buffers.values, "float32")
         if self._found.has_value_norms:
-            self._norm_without_weights(buffers.values, heads)
+            self._norm_without_weights(buffers.values, heads.num_kv_heads, heads.head_size)
 
-    def _norm_without_weights(self, rows: Rows, heads: Heads, magnitude: float = 1.0) -> None:
-        """Divide keys or values of each head by their root mean square, as if they had been multiplied by `magnitude`:
-        it counts for the epsilon alone."""
-        ones, epsilon = Vector.of(np.ones(heads.head_size, np.float32)), self._found.epsilon / (magnitude * magnitude)
-        self._tape.norm_heads(rows, heads.num_kv_heads, heads.head_size, Norm(ones, epsilon))
+    def _norm_without_weights(self, rows: Rows, num_heads: int, size: int, magnitude: float = 1.0) -> None:
+        """Divide each head by its root mean square, as if it had been multiplied by `magnitude`: that counts for the
+        epsilon alone."""
+        ones, epsilon = Vector.of(np.ones(size, np.float32)), self._found.epsilon / (magnitude * magnitude)
+        self._tape.norm_heads(rows, num_heads, size, Norm(ones, epsilon))
 
     def _magnitude(self, layer: int) -> float:
         """Return by what a layer's rotation multiplies queries and keys."""

@@ -154,6 +154,8 @@ class Decoder:
         found, prefix, norm = self._found, f"blk.{layer}.", f"blk.{layer}.attn_norm"
         self._begin(layer)
         feeds = self._inputs_of_unit(prefix, "", found.feed_forward_of(layer))
+        mixture = found.mixture
+        experts = self._experts if mixture is not None and layer in mixture.layers else None
         if self._altup is not None:
             self._altup.predict(layer)
         if layer not in found.mixerless_layers:
@@ -168,16 +170,17 @@ class Decoder:
                 self._altup.add_beside_attention(layer)
             if self._weights.has(f"{prefix}ffn_norm.weight") or not found.is_parallel:
                 norm = f"{prefix}ffn_norm"
-            if found.is_parallel:  # the feed-forward layer reads before attention's result is added
+            if found.is_parallel and mixture is not None and experts is not None:
+                self._mixture(experts, mixture, layer, norm)  # attention has what it reads already
+            elif found.is_parallel:  # the feed-forward layer reads before attention's result is added
                 self._read(norm, [name for name, _ in feeds])
                 self._products(feeds)
             self._mix(layer)
-        mixture = found.mixture
-        if self._experts is not None and mixture is not None and layer in mixture.layers:
+        if mixture is not None and experts is not None:
             if mixture.is_beside_dense:
-                self._dense_and_experts(self._experts, layer, feeds)
-            else:
-                self._mixture(self._experts, mixture, layer, norm)
+                self._dense_and_experts(experts, layer, feeds)
+            elif not found.is_parallel:
+                self._mixture(experts, mixture, layer, norm)
         elif found.is_feeding(layer):
             if not found.is_parallel:
                 self._read(norm, [name for name, _ in feeds])

@@ -176,6 +176,7 @@ def attention_shapes(found: Architecture, *, is_wide: bool) -> list[AttentionSha
                 has_window=has_window, has_sinks=found.has_sinks, has_cap=found.attention_cap is not None,
                 own_value_size=heads.value_size if heads.value_size != heads.head_size else 0,
                 has_common_part=found.latent is not None,
+                has_chunks=has_window and found.has_chunks,
             )
         )  # fmt: skip
     return shapes

@@ -3,7 +3,8 @@
     chosen, weights = the best of the router's logits
     h += sum of weights[r] * W_down (activation(W_gate h') * W_up h') of expert chosen[r]        best first
 
-Experts without a gate have activation(W_up h').
+Experts without a gate have activation(W_up h'). Where weights multiply what an expert reads, they multiply its first
+products, W_gate h' and W_up h', instead of what it returns: that is the same.
 
 Rows lie in order of experts in between, so that each expert's weights are read once per step.
 """
@@ -70,21 +71,24 @@ class ExpertRecords:
             self.logits, routing, experts, is_normalised=mixture.is_normalised, scale=mixture.scale,
             scales=self._weights.vector(f"{down}.scale"), is_sigmoid=mixture.is_sigmoid,
             bias=self._weights.vector(f"blk.{layer}.exp_probs_b.bias"), groups=mixture.groups,
-            used_groups=mixture.used_groups,
+            used_groups=mixture.used_groups, is_by_logit=mixture.is_by_logit,
         )  # fmt: skip
         for form in {self._weights.activations(name): None for name, _ in products}:
             tape.gather(inputs[form], self._found.hidden, self._inputs[form], form, routing)
         self._products(products, self._inputs, layer)
         form = self._weights.activations(down)
         gate, up = self._products_of.get("gate"), self._products_of["up"]
+        if mixture.weighs_inputs:
+            tape.weigh(self._products_of["gate"], up, mixture.feed_forward, routing)
         tape.unit(gate, up, mixture.feed_forward, self._units[form], form, self._found.activation, mixture.used)
         self._products([(down, self._results)], self._units, layer)
 
     def combine(self, target: Rows, shared: Rows | None, gates: Rows | None, *, is_added: bool = True) -> None:
         """Add what the experts of the last layer return, and the shared one, to `target`, or write it there."""
+        scale = self._found.residual_scale * self._mixture.result_scale
         self._tape.combine(
-            self._results, self._found.hidden, self._cache.routing, target, scale=self._found.residual_scale,
-            shared=shared, gates=gates, is_added=is_added,
+            self._results, self._found.hidden, self._cache.routing, target, scale=scale, shared=shared, gates=gates,
+            is_added=is_added,
         )  # fmt: skip
 
     def _products(self, parts: list[tuple[str, Rows]], sources: dict[ActivationName, Rows], layer: int) -> None:

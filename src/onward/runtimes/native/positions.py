@@ -11,7 +11,7 @@ from decimal import Decimal, localcontext
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.checkpoints.architecture import Architecture, Rope
+from onward.checkpoints.architecture import Architecture, QueryGrowth, Rope
 from onward.checkpoints.rope_scaling import DECIMALS, PI, log
 from onward.kernels.memory import Rows, untouched
 
@@ -24,15 +24,15 @@ _STEP_POSITIONS = 512
 class PositionTables:
     """Rows of cosines and of sines, float32 [positions, rotated / 2], which are filled when they are first needed.
 
-    `rope` None: nothing rotates, by `size` dimensions.
+    `rope` None: nothing rotates, by `size` dimensions. `growth`: of queries.
     """
 
-    def __init__(self, rope: Rope | None, context_length: int, size: int) -> None:
+    def __init__(self, rope: Rope | None, growth: QueryGrowth | None, context_length: int, size: int) -> None:
         row = 2 * size
         self.rows = tuple(Rows(untouched(context_length * row), context_length, row) for _ in range(2))
-        self.growth = Rows(untouched(context_length * 4), context_length, 4) if rope and rope.query_growth else None
+        self.growth = Rows(untouched(context_length * 4), context_length, 4) if growth and growth.amount else None
         """What queries are multiplied by, float32 [positions]."""
-        self._rope = rope
+        self._growth = growth
         self._magnitude = 1.0 if rope is None else rope.magnitude
         self._turns = np.zeros(size // 2, np.uint64) if rope is None else turns_per_position(rope)
         self._filled = 0
@@ -45,9 +45,9 @@ class PositionTables:
             for rows, values in zip(self.rows, both, strict=True):
                 table = rows.memory[: rows.count * rows.stride].view(np.float32).reshape(rows.count, -1)
                 table[self._filled : end] = values * self._magnitude
-            if self.growth is not None and self._rope is not None:
+            if self.growth is not None and self._growth is not None:
                 table = self.growth.memory[: self.growth.count * 4].view(np.float32)
-                table[self._filled : end] = growth_at(self._rope, self._filled, end)
+                table[self._filled : end] = growth_at(self._growth, self._filled, end)
             self._filled = end
 
 
@@ -68,7 +68,8 @@ class Positions:
         rope = self._found.rope_of(layer)
         key = None if rope is None else id(rope)
         if key not in self._tables:
-            self._tables[key] = PositionTables(rope, self._context, self.rotated(layer))
+            growth = self._found.growth_of(layer)
+            self._tables[key] = PositionTables(rope, growth, self._context, self.rotated(layer))
         tables = self._tables[key]
         cosines, sines = tables.rows
         return (cosines, sines), tables.growth
@@ -79,10 +80,10 @@ class Positions:
             tables.fill(positions)
 
 
-def growth_at(rope: Rope, first: int, last: int) -> NDArray[np.float64]:
+def growth_at(growth: QueryGrowth, first: int, last: int) -> NDArray[np.float64]:
     """Return what queries are multiplied by at positions `first` to `last`."""
-    lengths = np.arange(first, last) // rope.growth_length
-    values = [1 + rope.query_growth * log(1 + count) for count in range(int(lengths[0]), int(lengths[-1]) + 1)]
+    lengths = (np.arange(first, last) + growth.offset) // growth.length
+    values = [1 + growth.amount * log(1 + count) for count in range(int(lengths[0]), int(lengths[-1]) + 1)]
     found: NDArray[np.float64] = np.array(values)[lengths - lengths[0]]
     return found
 
