@@ -741,6 +741,7 @@ def test_settings_with_which_nemotron_h_is_not_computed_are_refused(stated: dict
         ("gemma3n_text", {"altup_correct_scale": False}, "'False' as 'altup_correct_scale'"),
         ("gemma3n_text", {"activation_sparsity_pattern": [0.5, 1.0]}, "needs a share for each of 2 layers"),
         ("gemma3n_text", {"activation_sparsity_pattern": [0.5]}, "needs a share for each of 2 layers"),
+        ("gemma3n_text", {"activation_sparsity_pattern": [0.5, 1e-300]}, "needs a share for each of 2 layers"),
         ("gemma3n_text", {"activation_sparsity_pattern": 0.95}, "'0.95' as 'activation_sparsity_pattern'"),
         ("gemma3n_text", {"layer_types": ["full_attention"]}, "as 'layer_types', but has 2 layers"),
     ],

@@ -20,6 +20,8 @@ from onward.checkpoints import tensor as tensor_module
 from onward.checkpoints.folder import _ENDLESS, read_folder
 from onward.checkpoints.rope_scaling import rope_metadata
 from onward.checkpoints.safetensors import read_safetensors
+from onward.checkpoints.tensor import Tensor, require_possible_shapes
+from onward.checkpoints.types import BFLOAT16
 from onward.errors import CheckpointError, ModelFolderError
 from onward.model_files.safetensors import SafetensorsFiles
 from onward.models.check import check_model
@@ -337,6 +339,14 @@ def test_what_is_changed_when_it_is_read_is_not_larger_than_any_model_has_it(
     read_folder(tmp_path / "m")
     monkeypatch.setattr(tensor_module, "_MAX_CHANGED", 3)
     assert "which no model has" in refusal(tmp_path / "m")
+
+
+def test_a_model_for_tests_may_have_a_vocabulary_of_short_rows_but_nothing_has_endless_ones() -> None:
+    """Published ones (tiny-Qwen3ForCausalLM, tiny-Gemma3) have whole vocabularies of 8 numbers for each token."""
+    one = Tensor("model.embed_tokens.weight", (262_144, 8), BFLOAT16, np.zeros(0, np.uint8))
+    require_possible_shapes(3 * [one], "m")
+    with pytest.raises(CheckpointError, match="which no model has"):
+        require_possible_shapes(20 * [one], "m")
 
 
 def test_a_decay_too_large_for_a_float_is_infinite(tmp_path: Path) -> None:

@@ -29,8 +29,9 @@ _MAX_TRANSPOSED = 1 << 20
 _MAX_CHANGED = 1 << 22
 """Numbers of a norm, of factors of positions, of a convolution of each number by itself, and the like: ten times those
 of any model."""
-_MANY_ROWS, _FEW_INPUTS = 1 << 16, 32
-"""No model has a matrix of more rows than the first and fewer inputs than the second."""
+_FEW_INPUTS, _MAX_SHORT_ROWS = 32, 1 << 22
+"""How many rows of fewer inputs than the first all matrices may have together: twice the kernels of short
+convolutions of the largest models. Models that were made for tests have a whole vocabulary of 8 numbers each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +209,13 @@ def few_floats(tensor: Tensor, where: str) -> NDArray[np.float32]:
 
 
 def require_possible_shapes(tensors: Iterable[Tensor], where: str) -> None:
-    """Raise CheckpointError for a matrix of many short rows, and for a vector longer than any. Rows are put in order
-    before all sizes are checked, which takes 8 bytes per row: so it takes less than the file has."""
+    """Raise CheckpointError for matrices of many short rows, and for a vector longer than any. Rows are put in order
+    before all sizes are checked, which takes 8 bytes per row: so it takes less than the file has, or little."""
+    short_rows = 0
     for tensor in tensors:
         rows, inputs = max(tensor.shape[:-1], default=1), tensor.shape[-1]
-        if (rows > _MANY_ROWS and inputs < _FEW_INPUTS) or (rows == 1 and inputs > _MAX_CHANGED):
+        short_rows += rows if inputs < _FEW_INPUTS else 0
+        if short_rows > _MAX_SHORT_ROWS or (rows == 1 and inputs > _MAX_CHANGED):
             raise _impossible(tensor, where)
 
 

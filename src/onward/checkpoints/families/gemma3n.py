@@ -29,6 +29,8 @@ _WITH_KEYS, _SPARSE, _INPUT, _COUNT, _CAP = 20, 10, 256, 4, 30.0
 the hidden states, and the cap of logits."""
 _SHARE = 0.95
 """Of gates that are zero."""
+_LEAST_SHARE = 1e-9
+"""Of gates that are zero or of those that are not, where some are: the series of smaller ones has no end."""
 _MAX_STATES = 16
 _SCALES, _SHARES = "activation_sparsity_scale", "activation_sparsity"
 """Standard deviations, of GGUF files, and shares of gates that are zero, of folders, by layer."""
@@ -138,7 +140,9 @@ def _shares(stated: Any, count: int, where: str) -> list[float]:
     if stated is None:
         sparse = _SPARSE if count > _SPARSE else 0
         return [_SHARE] * sparse + [0.0] * (count - sparse)
-    are_shares = isinstance(stated, list) and all(type(each) in (int, float) and 0 <= each < 1 for each in stated)
+    are_shares = isinstance(stated, list) and all(
+        type(each) in (int, float) and (each == 0 or _LEAST_SHARE <= each <= 1 - _LEAST_SHARE) for each in stated
+    )
     if not are_shares or len(stated) != count:
         raise CheckpointError(
             f"{where} states {str(stated)[:40]!r} as 'activation_sparsity_pattern', which needs a share for each of "
