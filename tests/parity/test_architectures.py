@@ -56,7 +56,7 @@ SHARES = {
     "qwen3moe": 0.8, "granitemoe": 7.0, "lfm2": 0.1, "lfm2moe": 0.2, "gemma4": 1.2,
     "qwen35": 0.5, "qwen35moe": 0.5, "qwen3next": 0.5, "granitehybrid": 7.0, "falcon-h1": 0.25, "gemma3": 4.0,
     "cohere2": 0.15, "cohere2moe": 0.15, "command-r": 0.15, "afmoe": 8.0,
-    "smollm3": 0.3, "starcoder2": 0.8, "granite": 7.0, "llama": 0.5, "qwen3": 0.6, "glm4moe": 0.5,
+    "smollm3": 0.3, "starcoder2": 0.8, "granite": 7.0, "minicpm": 7.0, "llama": 0.5, "qwen3": 0.6, "glm4moe": 0.5,
     "bailingmoe2": 0.5, "ernie4_5": 0.5, "ernie4_5-moe": 0.5, "minimax-m2": 0.5, "dots1": 0.7, "llama4": 0.7,
 }  # fmt: skip
 """By how much what layers add is multiplied, so that texts have mostly letters, and not always the same one. 1: not."""
