@@ -179,7 +179,9 @@ async def test_a_body_may_begin_with_a_byte_order_mark(mark: bytes, headers: dic
     assert (await Call(app, "POST", "/v1/completions", body, **headers).done()).status == 200
 
 
-@pytest.mark.parametrize("declared", ["1000", ""])
+@pytest.mark.parametrize(
+    "declared", ["1000", "", "0" * 5000 + "1000", "0" * 5000], ids=["all", "none", "zeros first", "zeros"]
+)
 @in_loop
 async def test_a_body_over_the_limit_is_413_declared_or_chunked(declared: str) -> None:
     backend = FakeBackend()

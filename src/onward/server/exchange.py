@@ -33,6 +33,7 @@ BODY_TOTAL_SECONDS = 600.0
 DISCARD_SECONDS = 5.0
 """Longest time spent on discarding the rest of a body that is too large."""
 DISCARD_BYTES = 64_000_000
+MAX_LENGTH_DIGITS = 18
 BODY_ERROR = "onward.body_error"
 """Key in the scope's state of the ApiError that rejects a malformed body, if the HTTP protocol found one."""
 
@@ -195,8 +196,8 @@ class HttpExchange:
             raise UnsupportedEncoding(
                 f"The request body has the content encoding {encodings[:64]!r}: send it without compression."
             )
-        declared = self.header(b"content-length") or "0"
-        if declared.isdecimal() and int(declared) > max_bytes:
+        declared = (self.header(b"content-length") or "").lstrip("0")  # Python converts no thousands of digits
+        if declared.isdecimal() and (len(declared) > MAX_LENGTH_DIGITS or int(declared) > max_bytes):
             raise _TooLarge
 
     async def _next_chunk(self, incoming: _Incoming) -> bytes:
