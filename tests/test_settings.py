@@ -320,7 +320,9 @@ def test_a_url_is_taken_as_it_is(raw: str) -> None:
     assert values.http_url(raw) == raw.strip()
 
 
-@pytest.mark.parametrize("raw", ["h:4318", "grpc://h", "http://user:secret@h", "http://h?key=secret", "http://", ""])
+@pytest.mark.parametrize(
+    "raw", ["h:4318", "grpc://h", "http://user:secret@h", "http://h?key=secret", "http://", "http://h:+80", ""]
+)
 def test_a_url_with_a_password_or_of_another_kind_is_refused_without_showing_it(raw: str) -> None:
     with pytest.raises(ValueError, match="must be a URL") as refused:
         values.http_url(raw)

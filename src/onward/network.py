@@ -44,6 +44,18 @@ def without_secrets(url: str) -> str:
     return f"{parts.scheme}://{host}{parts.path}"
 
 
+def is_http_url(text: str) -> bool:
+    """Return whether a text is an http or https URL with a host, and a port, if any, that there can be. httpx ignores
+    ports that are none, such as +80, at which urllib raises ValueError."""
+    import httpx2
+
+    try:
+        host, parts = httpx2.URL(text).host, urlsplit(text)
+        return bool(host) and parts.scheme in _PORTS and parts.port != 0
+    except (httpx2.InvalidURL, ValueError):
+        return False
+
+
 def proxy_of(url: str) -> Proxy | None:
     """Return the proxy that the environment, or the system, names for a URL; None: it is reached directly.
 
@@ -53,10 +65,10 @@ def proxy_of(url: str) -> Proxy | None:
 
     try:
         parts, proxies = urlsplit(url), getproxies()
+        if _is_excluded(parts, proxies.get("no", "")):
+            return None
     except ValueError:
         return None  # no URL: whoever uses it says so
-    if _is_excluded(parts, proxies.get("no", "")):
-        return None
     scheme = parts.scheme if proxies.get(parts.scheme) else "all"
     stated = proxies.get(scheme, "").strip()
     if not stated:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 _UNITS = {
     "b": 1,
@@ -213,9 +214,17 @@ def ratio(raw: str) -> float:
 def http_url(raw: str) -> str:
     """Return an http or https URL without a password. Raises ValueError, which does not show it."""
     text = raw.strip()
-    if re.fullmatch(r"https?://[^\s@?#/]+(/[^\s@?#]*)?", text) is None:
+    if re.fullmatch(r"https?://[^\s@?#/]+(/[^\s@?#]*)?", text) is None or not _has_port(text):
         raise ValueError("must be a URL such as http://127.0.0.1:4318, without a user or password")
     return text
+
+
+def _has_port(url: str) -> bool:
+    """Return whether the port of a URL, if it states one, is a port."""
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False
 
 
 def request_log(raw: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from onward.network import proxy_of
 from tests.cli.conftest import onward
 from tests.cli.scripted import error, scripted
 from tests.cli.terminal import COMMAND
@@ -129,6 +130,18 @@ def test_a_server_that_would_download_reports_the_same_problem(
     done = subprocess.run([*COMMAND, "serve", model, "--port", "0"], capture_output=True, check=False, text=True)
     assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(words), done.stderr
     assert "s3cret" not in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("port", ["+80", "-1", "65536", "x"])
+def test_a_port_that_is_none_is_reported_by_whoever_connects(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert proxy_of(f"http://127.0.0.1:{port}") is None
+
+
+def test_an_endpoint_of_the_hub_that_is_no_url_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:+80")
+    code, line = sentence("pull", "org/name")
+    assert code == 1 and line.startswith("onward: HF_ENDPOINT must be an http:// or https:// URL")
 
 
 def test_a_proxy_that_is_not_needed_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -368,6 +368,8 @@ def test_the_index_is_the_one_that_pip_uses(tmp_path: Path) -> None:
     file.write_text("broken", encoding="utf-8")
     assert index_url({"PIP_CONFIG_FILE": str(file), "XDG_CONFIG_HOME": str(tmp_path)}).endswith("/")
     assert DEFAULT_INDEX.endswith("/")
+    with pytest.raises(SetupError, match=r"The package index of PIP_INDEX_URL must be an http:// or https:// URL"):
+        index_url({"PIP_INDEX_URL": "http://a:+80/simple"})
 
 
 def test_every_entry_of_the_catalogue_is_complete() -> None:

@@ -84,6 +84,8 @@ def session_of(params: Mapping[str, Any], environ: Mapping[str, str] | None = No
 
 
 def _base_url(params: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str | None, str]:
+    from onward.network import is_http_url
+
     sources = (
         (params.get("base_url"), "--base-url"),
         (params.get("server"), "--server"),
@@ -95,20 +97,10 @@ def _base_url(params: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[st
             if not value.lower().startswith(("http://", "https://")):
                 shown = value.rpartition("@")[2]  # the part before it may be a password
                 raise click.UsageError(f'{origin} "{shown}" is missing a scheme (expected http:// or https://)')
-            if not _is_url(value):
+            if not is_http_url(value):
                 raise click.UsageError(f"{origin} is not a valid URL, such as http://HOST:PORT/v1.")
             return value.rstrip("/"), origin
     return None, "default"
-
-
-def _is_url(text: str) -> bool:
-    import httpx2
-
-    try:
-        url = httpx2.URL(text)
-    except (httpx2.InvalidURL, ValueError):
-        return False
-    return bool(url.host) and (url.port or 0) < 65536
 
 
 def _refuse_connection_flags(params: Mapping[str, Any]) -> None:

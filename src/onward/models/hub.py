@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from onward.errors import HubUnreachable, ModelNameError
+from onward.errors import HubUnreachable, ModelNameError, SetupError
 from onward.folders import home_folder
 from onward.machine import room_wanted
 from onward.model_files.base import Progress
@@ -24,7 +24,7 @@ from onward.model_files.formats import hub_formats
 from onward.models.check import conversions
 from onward.models.gguf_names import choose, is_gguf_name
 from onward.models.transfer import Transfer, hub_bar
-from onward.network import proxy_of, trusted_certificates
+from onward.network import is_http_url, proxy_of, trusted_certificates
 
 T = TypeVar("T")
 
@@ -330,6 +330,8 @@ def _quiet_library() -> Iterator[None]:
 def _check_network() -> None:
     """Raise SetupError, in a sentence, for what the hub's client would fail at."""
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    if not is_http_url(endpoint):
+        raise SetupError("HF_ENDPOINT must be an http:// or https:// URL: correct it, or unset it.")
     proxy_of(endpoint)
     if endpoint.startswith("https://"):
         trusted_certificates()

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import unquote, urljoin
 
 import msgspec
 
 from onward.errors import HubUnreachable, SetupError
 from onward.folders import home_folder
-from onward.network import route_in_words
+from onward.network import is_http_url, route_in_words
 from onward.network import without_secrets as shown
 
 if TYPE_CHECKING:
@@ -51,18 +51,9 @@ def index_url(environ: Mapping[str, str] = os.environ) -> str:
     origin = next((name for name in _VARIABLES if environ.get(name)), "pip's settings")
     stated = environ.get(origin) or _configured(environ) or DEFAULT_INDEX
     url = _NAMED.sub("", stated.strip()).rstrip("/") + "/"
-    if not _is_http(url):
+    if not is_http_url(url):
         raise SetupError(f"The package index of {origin} must be an http:// or https:// URL: correct it.")
     return url
-
-
-def _is_http(url: str) -> bool:
-    import httpx2
-
-    try:
-        return httpx2.URL(url).host != "" and urlsplit(url).scheme in ("http", "https")
-    except (httpx2.InvalidURL, ValueError):
-        return False
 
 
 def _configured(environ: Mapping[str, str]) -> str | None:
@@ -123,7 +114,7 @@ def _joined(page: str, link: str) -> str | None:
         url = urljoin(page, link)
     except ValueError:
         return None
-    return url if _is_http(url) else None
+    return url if is_http_url(url) else None
 
 
 def _files(content_type: str, content: bytes) -> list[tuple[str, str, str | None]]:

@@ -120,7 +120,7 @@ def test_a_model_in_this_process_has_a_default_and_is_never_missing() -> None:
     assert 'Required flag "prompt" not set' in create().stderr
 
 
-NOWHERE = ("[::1", "127.0.0.1:port", "127.0.0.1:65536", "", "é..example")
+NOWHERE = ("[::1", "127.0.0.1:port", "127.0.0.1:65536", "127.0.0.1:-1", "h:+80", "h:0", "", "é..example")
 
 
 @pytest.mark.parametrize("place", NOWHERE)
