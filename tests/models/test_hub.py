@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -170,7 +171,7 @@ def test_a_file_that_is_not_a_model_is_refused(hub: Hub, tmp_path: Path) -> None
 def test_concurrent_downloads_leave_the_library_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one to end does not reset the log level for the other; the last one resets it."""
     write_folder(tmp_path, "llama")
-    pytest.importorskip("huggingface_hub.utils")  # versions before 2 set their own log level when they are imported
+    pytest.importorskip("huggingface_hub.utils.logging")  # sets the level when it is imported
     logger, before = logging.getLogger("huggingface_hub"), logging.getLogger("huggingface_hub").level
     began = {name: threading.Event() for name in "ab"}
     may_end = {name: threading.Event() for name in "ab"}
@@ -195,6 +196,19 @@ def test_concurrent_downloads_leave_the_library_unchanged(tmp_path: Path, monkey
     may_end["b"].set()
     threads["b"].join()
     assert logger.level == before
+
+
+def test_the_first_download_of_a_process_is_quiet_too() -> None:
+    """The library sets its log level when it imports what logs, which its version 2 does in the first download."""
+    pytest.importorskip("huggingface_hub")
+    program = (
+        "import logging; from onward.models import hub\n"
+        "with hub._library_silenced():\n"
+        "    assert hub._library().snapshot_download\n"
+        "    print(logging.getLogger('huggingface_hub').level)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert int(ran.stdout) == logging.ERROR
 
 
 @pytest.mark.parametrize("was_used", [False, True], ids=["first", "used before"])

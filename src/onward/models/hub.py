@@ -313,6 +313,7 @@ def _library_silenced() -> Iterator[None]:
 
 @contextmanager
 def _quiet_library() -> Iterator[None]:
+    import_module("huggingface_hub.utils.logging")  # which sets the level; version 2 would import it in a download
     logger, bars = logging.getLogger("huggingface_hub"), import_module("huggingface_hub.utils")
     before, has_bars = logger.level, not bars.are_progress_bars_disabled()
     warnings.filterwarnings("ignore", "Not enough free disk space")
