@@ -29,14 +29,33 @@ def test_byte_level_entries_have_the_bytes_of_their_characters(tokens: list[str]
     assert bytes_of(list(STAND_INS)) == [bytes([byte]) for byte in STAND_INS.values()]
 
 
+LIGATURES = [("\N{LATIN SMALL LIGATURE FI}", "fi"), ("ß", "ss"), ("…", "..."), ("æ", "ae"), ("œ", "oe"), ("ĳ", "ij")]
+
+
 @pytest.mark.parametrize("part", ["normalizer", "decoder"])
-@pytest.mark.parametrize(("repeats", "is_refused"), [(2, False), (6, True)])
-def test_rules_that_make_texts_endless_are_refused(part: str, repeats: int, is_refused: bool) -> None:
-    """Six rules that write thirty letters for one make a gigabyte of a letter."""
-    rules = [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 30}] * repeats
-    pipeline = Pipeline(ModelPart(), **{part: {"type": "Sequence", f"{part}s": rules}})
+@pytest.mark.parametrize(
+    ("rules", "is_refused"),
+    [
+        (2 * [("a", "a" * 30)], False),
+        (6 * [("a", "a" * 30)], True),  # a gigabyte of a letter
+        (30 * [("", "a")], True),  # before each letter, and at the end
+        (3 * LIGATURES, False),
+        ([("a", "b" * 40), ("c", "d" * 40), ("b", "cc")], False),
+        ([("a", "b" * 40), ("b", "c" * 40), ("c", "dd")], True),
+        ([("ab", "b" * 2000)], True),
+    ],
+)
+def test_rules_that_make_texts_endless_are_refused(part: str, rules: list[tuple[str, str]], is_refused: bool) -> None:
+    steps = [{"type": "Replace", "pattern": {"String": old}, "content": new} for old, new in rules]
+    pipeline = Pipeline(ModelPart(), **{part: {"type": "Sequence", f"{part}s": steps}})
     if is_refused:
         with pytest.raises(UnknownDecoder, match="a thousand times as long"):
             bytes_function(pipeline)
     else:
         bytes_function(pipeline)
+
+
+@pytest.mark.parametrize("step", [{"type": "BPEDecoder", "suffix": ""}, {"type": "Metaspace", "replacement": ""}])
+def test_a_space_between_all_letters_again_and_again_is_refused(step: dict[str, str]) -> None:
+    with pytest.raises(UnknownDecoder, match="a thousand times as long"):
+        bytes_function(Pipeline(ModelPart(), decoder={"type": "Sequence", "decoders": 30 * [step]}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
@@ -44,10 +43,9 @@ class Pipeline(msgspec.Struct):
 
 def bytes_function(pipeline: Pipeline) -> BytesOf:
     """Return the function from vocabulary entries, 262,000 of the largest, to their bytes. Raises UnknownDecoder."""
+    rules = [step for step in _steps(pipeline.normalizer, "normalizers") if step["type"] == "Replace"]
+    _require_little_growth([(step["pattern"].get("String"), step["content"]) for step in rules])
     steps = _steps(pipeline.decoder, "decoders")
-    for each in (steps, _steps(pipeline.normalizer, "normalizers")):
-        if math.prod(max(1, len(step["content"])) for step in each if step["type"] == "Replace") > _MAX_GROWTH:
-            raise UnknownDecoder("it makes texts more than a thousand times as long as they are")
     kinds = {step["type"] for step in steps}
     if not steps and any(step["type"] == "ByteLevel" for step in _steps(pipeline.pre_tokenizer, "pretokenizers")):
         kinds = {"ByteLevel"}
@@ -56,6 +54,7 @@ def bytes_function(pipeline: Pipeline) -> BytesOf:
     if unknown := kinds - {"Metaspace", "Replace", "ByteFallback", "Fuse", "Strip", "BPEDecoder"}:
         raise UnknownDecoder(f"its decoder ({', '.join(sorted(unknown))}) does not define the exact bytes of tokens")
     replacements = [pair for step in steps for pair in _replacements(step)]
+    _require_little_growth(replacements)
     return _replacing(replacements, byte_fallback=pipeline.model.byte_fallback or "ByteFallback" in kinds)
 
 
@@ -66,6 +65,23 @@ def _steps(part: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
     if part["type"] == "Sequence":
         return [step for inner in part[key] for step in _steps(inner, key)]
     return [part]
+
+
+def _require_little_growth(rules: Sequence[tuple[str | None, str]]) -> None:
+    """Raise UnknownDecoder for rules, old and new text, that make a text much longer. Old None: a regular expression,
+    which is taken to find a letter at least; "" is found between all letters.
+
+    A rule rewrites what an earlier one wrote only if they have a letter in common: a hundred that write two letters for
+    a ligature make a text twice as long."""
+    anywhere, by_letter = 1, dict[str, int]()
+    for old, new in reversed(rules):
+        after = max([anywhere, *(by_letter.get(letter, 1) for letter in set(new))])
+        growth = max(1, len(new) + (old == "")) * after
+        if growth > _MAX_GROWTH:
+            raise UnknownDecoder("it makes texts more than a thousand times as long as they are")
+        if not old:
+            anywhere = max(anywhere, growth)
+        by_letter |= {letter: max(growth, by_letter.get(letter, 1)) for letter in old or ""}
 
 
 def _replacements(step: dict[str, Any]) -> list[tuple[str, str]]:
