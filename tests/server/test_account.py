@@ -211,6 +211,21 @@ def test_a_stream_is_billed_until_its_client_leaves(tmp_path: Path) -> None:
     serving(tmp_path, gate, test)
 
 
+def test_what_may_be_a_stop_string_is_not_billed_if_its_client_leaves_before_that_is_known(tmp_path: Path) -> None:
+    gate = Gate("abcd", "xefg")
+
+    async def test(served: Served) -> None:
+        call = served.ask(stream=True, max_tokens=8, stop="cdx")
+        await until(lambda: _generated(served, 4, of=5))
+        await call.until(3)
+        call.leave()
+        await call.done()
+        assert await served.counts() == Counts(200, 4, 2, 2, "")
+        gate.open()
+
+    serving(tmp_path, gate, test)
+
+
 def left_by(served: Served) -> Any:
     """The row that the next server would find if this one were killed now."""
     (entry,) = read_entries(served.team._spool._file.path)
@@ -269,9 +284,10 @@ def test_a_whole_answer_whose_client_leaves_is_billed_as_far_as_it_was_generated
     serving(tmp_path, gate, test)
 
 
-def _generated(served: Served, count: int) -> bool:
+def _generated(served: Served, count: int, of: int = 4) -> bool:
+    """Whether so many tokens were generated: of those that are billed (4), or computed (5)."""
     entries = served.team._spool._entries.values()
-    return any(entry.progress is not None and entry.progress()[4] >= count for entry in entries)
+    return any(entry.progress is not None and int(entry.progress()[of]) >= count for entry in entries)
 
 
 def test_a_resumed_stream_delivers_each_token_once_even_after_its_end(tmp_path: Path) -> None:

@@ -33,9 +33,13 @@ def text_of(argument: str) -> str:
 
 
 def moment_of(text: str) -> datetime:
-    """Return the moment of a date, or of a date and time, in UTC unless it says otherwise. Raises ValueError."""
+    """Return the moment of a date, or of a date and time that is of UTC unless it says otherwise, in UTC. Raises
+    ValueError."""
     moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    try:
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except OverflowError as problem:  # a year before 1 or after 9999
+        raise ValueError(str(problem)) from None
 
 
 class Argument(click.Argument):

@@ -135,6 +135,8 @@ def test_limits_need_a_database_and_possible_values(tmp_path: Path) -> None:
         ("--tokens-per-day", "many"),
         ("--cost-per-day", "1.0000001"),
         ("--expires", "soon"),
+        ("--expires", "9999-12-31T23:59:59-23:59"),
+        ("--expires", "0001-01-01T00:00:00+23:59"),
         ("--requests-per-minute", "-1"),
     ):
         refused = onward("key", "new", "alice", *words, *where)
