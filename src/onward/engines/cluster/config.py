@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from onward.errors import SetupError
-from onward.settings import Settings, resolve, upstream_of
+from onward.settings import Settings, options, resolve, upstream_of
 
 ENGINE_SETTINGS = (
     "cache_dir", "context_length", "draft", "engine", "engine_arg", "engine_path", "engine_process", "engine_timeout",
@@ -126,5 +126,8 @@ def _parse_model(table: Mapping[str, Any], origin: str) -> ModelConfig:
         raise SetupError(f"{origin}: {stated[0]} has no effect without max_replicas: add that, or leave it out.")
     if model.max_replicas is not None and model.max_replicas < model.replicas:
         raise SetupError(f"{origin}: max_replicas is {model.max_replicas}, less than replicas, {model.replicas}.")
+    for option in options():
+        if option.name in engine:
+            option.parse(_as_flag(option.name, engine[option.name]), origin)  # an error names the key and the table
     model.settings()
     return model
