@@ -10,16 +10,15 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tests.checkpoints.gemma4 import HEADS, HIDDEN, Gemma4, gelu
 from tests.checkpoints.gemma4 import NAMES as _NAMES_OF_INPUTS
 from tests.checkpoints.gemma4 import WHOLE as _WHOLE_OF_INPUTS
-from tests.checkpoints.gemma4 import gelu
 
 Array = Any
 """float64, of any shape."""
 KIND = "gemma3n"
-HIDDEN, HEADS, STATES = 64, 4, 4
+STATES = 4
 _SIZES = {
     "attention.key_length": 32, "attention.value_length": 32, "rope.freq_base": 1_000_000.0,
     "rope.freq_base_swa": 5_000.0, "attention.sliding_window": 16,
@@ -144,22 +143,19 @@ def block(stated: Mapping[str, Any], made: Any, layer: int) -> dict[str, Any]:
     return found | {f"{part}.weight": made.matrix(*shape) for part, shape in matrices.items()}
 
 
-class Gemma3n:
-    """The decoder. `stated`: metadata without the prefix; `tensors`: float64, by GGUF's names."""
+class Gemma3n(Gemma4):
+    """The decoder: Gemma 4's attention and inputs of layers, all else its own."""
 
-    def __init__(self, stated: Mapping[str, Any], tensors: Mapping[str, NDArray[np.float64]]) -> None:
-        self.stated, self.tensors = stated, tensors
-        self.count = stated["block_count"]
-        self.cache: dict[bool, tuple[Array, Array]] = {}
-        """Keys and values of the last layer with some: with a window, and without."""
+    GLOBAL_SHARE = 1.0
 
     def logits(self, tokens: list[int]) -> Array:
         embedded = self.tensors["token_embd.weight"][tokens] * math.sqrt(HIDDEN)
         inputs = self.layer_inputs(tokens, embedded)
+        assert inputs is not None
         others = [embedded @ matrix.T for matrix in self.tensors["altup_proj.weight"]]
         states = [embedded, *(as_large(each, embedded) for each in others)]
         for layer in range(self.count):
-            states = self.block(layer, states, inputs[:, layer])
+            states = self.states_after(layer, states, inputs[:, layer])
         unembedded = [
             state @ matrix.T for state, matrix in zip(states[1:], self.tensors["altup_unembd_proj.weight"], strict=True)
         ]
@@ -169,14 +165,7 @@ class Gemma3n:
         cap = self.stated.get("final_logit_softcapping", 30.0)
         return cap * np.tanh(logits / cap)
 
-    def layer_inputs(self, tokens: list[int], embedded: Array) -> Array:
-        size = self.stated.get("embedding_length_per_layer_input", 256)
-        looked_up = self.tensors["per_layer_token_embd.weight"][tokens].reshape(-1, self.count, size) * math.sqrt(size)
-        projected = embedded @ self.tensors["per_layer_model_proj.weight"].T / math.sqrt(HIDDEN)
-        projected = self.norm(projected.reshape(-1, self.count, size), "per_layer_proj_norm.weight")
-        return (projected + looked_up) / math.sqrt(2)
-
-    def block(self, layer: int, states: list[Array], own: Array) -> list[Array]:
+    def states_after(self, layer: int, states: list[Array], own: Array) -> list[Array]:
         prefix, count = f"blk.{layer}.", len(states)
         mixing = self.linear(self.modalities(prefix, states[0]), prefix + "altup_predict_coef")
         mixing = mixing.reshape(-1, count, count)
@@ -187,7 +176,7 @@ class Gemma3n:
         beside = normal + self.norm(beside, prefix + "laurel_post_norm.weight")
         attended = self.norm(self.attention(layer, normal), prefix + "post_attention_norm.weight")
         hidden = (active + attended + beside) / math.sqrt(2)
-        moved = self.dense(layer, self.norm(hidden, prefix + "ffn_norm.weight"))
+        moved = self.gated(layer, self.norm(hidden, prefix + "ffn_norm.weight"))
         hidden = hidden + self.norm(moved, prefix + "post_ffw_norm.weight")
         factors = 1 + self.linear(self.modalities(prefix, hidden), prefix + "altup_correct_coef")
         corrected = [predicted[k] + factors[:, k, None] * (hidden - active) for k in range(count)]
@@ -200,7 +189,7 @@ class Gemma3n:
         normal = self.norm(state, prefix + "altup_router_norm.weight") / HIDDEN
         return np.tanh(self.linear(normal, prefix + "altup_router"))
 
-    def dense(self, layer: int, hidden: Array) -> Array:
+    def gated(self, layer: int, hidden: Array) -> Array:
         prefix = f"blk.{layer}."
         gate = self.linear(hidden, prefix + "ffn_gate")
         if (cutoff := self.cutoff(layer)) is not None:
@@ -216,50 +205,6 @@ class Gemma3n:
         if (scales := self.stated.get("activation_sparsity_scale")) is not None:
             return float(scales[layer]) if scales[layer] > -math.inf else None
         return 1.6448536 if layer < 10 else None
-
-    def is_local(self, layer: int) -> bool:
-        pattern = self.stated["attention.sliding_window_pattern"]
-        return bool(pattern[layer]) if isinstance(pattern, list) else layer % pattern < pattern - 1
-
-    def attention(self, layer: int, hidden: Array) -> Array:
-        prefix, count, is_local = f"blk.{layer}.", len(hidden), self.is_local(layer)
-        size = self.stated["attention.key_length"]
-        query = self.norm(
-            self.linear(hidden, prefix + "attn_q").reshape(count, -1, size), prefix + "attn_q_norm.weight"
-        )
-        query = self.turned(query, is_local)
-        if layer < self.count - self.stated["attention.shared_kv_layers"]:
-            key = self.linear(hidden, prefix + "attn_k").reshape(count, -1, size)
-            value = self.linear(hidden, prefix + "attn_v").reshape(count, -1, size)
-            key = self.turned(self.norm(key, prefix + "attn_k_norm.weight"), is_local)
-            self.cache[is_local] = key, self.norm(value, "")
-        keys, values = self.cache[is_local]
-        allowed = np.tril(np.ones((count, count), bool))
-        if is_local:
-            allowed &= ~np.tril(np.ones((count, count), bool), -self.stated["attention.sliding_window"])
-        result = np.empty((count, HEADS, size))
-        for head in range(HEADS):
-            shared = head * keys.shape[1] // HEADS
-            scores = np.where(allowed, query[:, head] @ keys[:, shared].T, -np.inf)
-            weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-            result[:, head] = weights / weights.sum(axis=1, keepdims=True) @ values[:, shared]
-        return self.linear(result.reshape(count, -1), prefix + "attn_output")
-
-    def turned(self, node: Array, is_local: bool) -> Array:
-        size = node.shape[-1]
-        base = self.stated["rope.freq_base_swa" if is_local else "rope.freq_base"]
-        angles = np.arange(len(node))[:, None, None] * base ** (-np.arange(0, size, 2) / size)
-        first, second = np.split(node, 2, axis=-1)
-        cosine, sine = np.cos(angles), np.sin(angles)
-        return np.concatenate([first * cosine - second * sine, first * sine + second * cosine], axis=-1)
-
-    def norm(self, hidden: Array, name: str) -> Array:
-        """RMS norm; without a name it has no weights."""
-        root = np.sqrt((hidden**2).mean(axis=-1, keepdims=True) + self.stated["attention.layer_norm_rms_epsilon"])
-        return hidden / root * self.tensors.get(name, 1.0)
-
-    def linear(self, hidden: Array, name: str) -> Array:
-        return hidden @ self.tensors[name + ".weight"].T
 
 
 def as_large(state: Array, other: Array) -> Array:

@@ -160,6 +160,9 @@ def _of(number: Any, layer: int) -> int:
 class Gemma4:
     """The decoder. `stated`: metadata without the prefix; `tensors`: float64, by GGUF's names."""
 
+    GLOBAL_SHARE = 0.25
+    """Of the dimensions of a head without a window, how many are rotated, with frequencies of the whole head."""
+
     def __init__(self, stated: Mapping[str, Any], tensors: Mapping[str, NDArray[np.float64]]) -> None:
         self.stated, self.tensors = stated, tensors
         self.count = stated["block_count"]
@@ -178,7 +181,7 @@ class Gemma4:
         return cap * np.tanh(logits / cap) if cap else logits
 
     def layer_inputs(self, tokens: list[int], embedded: Array) -> Array | None:
-        size = self.stated["embedding_length_per_layer_input"]
+        size = self.stated.get("embedding_length_per_layer_input", 256)  # llama.cpp's where a file states none
         if not size:
             return None
         looked_up = self.tensors["per_layer_token_embd.weight"][tokens].reshape(-1, self.count, size) * math.sqrt(size)
@@ -223,9 +226,10 @@ class Gemma4:
         return result
 
     def attention(self, layer: int, hidden: Array) -> Array:
-        prefix, count = f"blk.{layer}.", len(hidden)
-        is_local = bool(self.stated["attention.sliding_window_pattern"][layer])
-        size = self.stated["attention.key_length_swa" if is_local else "attention.key_length"]
+        prefix, count, is_local = f"blk.{layer}.", len(hidden), self.is_local(layer)
+        size = self.stated["attention.key_length"]
+        if is_local:
+            size = self.stated.get("attention.key_length_swa", size)
         query = self.norm(
             self.linear(hidden, prefix + "attn_q").reshape(count, -1, size), prefix + "attn_q_norm.weight"
         )
@@ -249,13 +253,16 @@ class Gemma4:
             result[:, head] = weights / weights.sum(axis=1, keepdims=True) @ values[:, shared]
         return self.linear(result.reshape(count, -1), prefix + "attn_output")
 
+    def is_local(self, layer: int) -> bool:
+        pattern = self.stated["attention.sliding_window_pattern"]
+        return bool(pattern[layer]) if isinstance(pattern, list) else layer % pattern < pattern - 1
+
     def turned(self, node: Array, is_local: bool) -> Array:
-        """Without a window only a quarter of the dimensions is rotated, with frequencies of the whole head."""
         size = node.shape[-1]
         base = self.stated["rope.freq_base_swa" if is_local else "rope.freq_base"]
         frequencies = base ** (-np.arange(0, size, 2) / size)
         if not is_local:
-            frequencies[int(0.25 * size // 2) :] = 0
+            frequencies[int(self.GLOBAL_SHARE * size // 2) :] = 0
         angles = np.arange(len(node))[:, None, None] * frequencies
         first, second = np.split(node, 2, axis=-1)
         cosine, sine = np.cos(angles), np.sin(angles)
