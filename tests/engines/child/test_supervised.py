@@ -544,15 +544,29 @@ def test_an_engine_that_is_started_again_loads_its_adapters_before_it_resumes_jo
             refused.result(PATIENCE_SECONDS)
         job = replace(make_job(max_tokens=4), adapter="a")
         engine.client.submit([job])
-        pending = engine.client.load_adapter("c", Path("/x/c"))
         engine.lose()
-        with pytest.raises(SetupError, match="The engine was lost while it loaded the adapter"):
-            pending.result(PATIENCE_SECONDS)
         assert engine.launch.link.received == [LoadAdapter("a", "/x/a"), Submit([job])]
         engine.client.unload_adapter("a")
         engine.client.cancel(job.request)
         engine.lose()
         assert engine.launch.link.received == []
+
+
+def test_a_load_whose_engine_is_lost_is_done_by_the_next_one_unless_that_is_lost_too() -> None:
+    with supervised() as engine:
+        loads = [engine.client.load_adapter("a", Path("/x/a"))]
+        engine.lose()
+        assert engine.launch.link.received == [LoadAdapter("a", "/x/a")]
+        loads.append(engine.client.load_adapter("b", Path("/x/b")))
+        engine.lose()
+        with pytest.raises(SetupError, match="Engines were lost repeatedly while they loaded the adapter"):
+            loads[0].result(PATIENCE_SECONDS)
+        assert engine.launch.link.received == [LoadAdapter("b", "/x/b")]
+        engine.launch.link.report(outcomes=[AdapterOutcome("b")])
+        assert loads[1].result(PATIENCE_SECONDS) is None
+        engine.lose()
+        assert engine.launch.link.received == [LoadAdapter("b", "/x/b")]
+        assert engine.client.state.status == "running"
 
 
 def test_an_adapter_that_is_asked_for_while_no_engine_runs_is_loaded_by_the_next_one() -> None:

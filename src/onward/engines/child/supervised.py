@@ -42,6 +42,9 @@ the memory of a process that is killed."""
 START_SECONDS = 0.5
 """How long `stop` waits for an engine that is just being started: a start cannot be interrupted. The engine is closed
 as soon as it is ready, or ends with this process."""
+MAX_LOAD_LOSSES = 2
+"""The loss of this many engines in a row fails the adapter that they were to load. One may be bad luck, as with
+jobs."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +55,14 @@ class _Session:
     lost_reason: str | None = None
     hangs: bool = False
     started: float = 0.0
+
+
+@dataclass(slots=True)
+class _Loading:
+    """An adapter that is being loaded, and how many engines were lost meanwhile."""
+
+    command: LoadAdapter
+    num_losses: int = 0
 
 
 class _FingerprintChanged(Exception):
@@ -89,7 +100,7 @@ class SupervisedEngine:
         self._dispatch = Dispatch()
         self._adapters: dict[str, LoadAdapter] = {}
         """Those that were loaded, by id: a new engine loads them before it resumes jobs."""
-        self._loading: dict[str, LoadAdapter] = {}
+        self._loading: dict[str, _Loading] = {}
         self._loads = AdapterLoads()
         self._history = LoadHistory()
         self._recoveries = RecoveryCounts()
@@ -153,8 +164,8 @@ class SupervisedEngine:
         with self._lock:
             self._raise_if_stopped()
             future = self._loads.begin(adapter)
-            self._loading[adapter] = LoadAdapter(adapter, str(path))
-            self._send([self._loading[adapter]])
+            self._loading[adapter] = _Loading(LoadAdapter(adapter, str(path)))
+            self._send([self._loading[adapter].command])
         return future
 
     def unload_adapter(self, adapter: str) -> None:
@@ -207,7 +218,7 @@ class SupervisedEngine:
         """An engine has loaded an adapter, or cannot. Called with the lock held."""
         awaited = self._loading.pop(outcome.adapter, None)
         if awaited is not None and not outcome.problem:
-            self._adapters[outcome.adapter] = awaited
+            self._adapters[outcome.adapter] = awaited.command
         elif awaited is None and outcome.problem:  # of an engine that was started again: jobs with the adapter fail
             log.error("%s: an adapter could not be loaded again: %s", self._name, outcome.problem)
         self._loads.end(outcome)
@@ -273,8 +284,7 @@ class SupervisedEngine:
         session, now = self._session, time.monotonic()
         with self._lock:
             loss = self._dispatch.engine_lost()
-            self._loading.clear()
-            self._loads.fail_all(SetupError("The engine was lost while it loaded the adapter; the log says why."))
+            self._count_load_losses()
             self._watch.engine_lost()  # the next engine reports that it is idle before it is ready here
             incident = Incident(
                 self._name, session.lost_reason or "", session.hangs, now, self._dispatch.book.num_requests
@@ -285,6 +295,15 @@ class SupervisedEngine:
             session.link.close()
         seconds = now - session.started
         return incident, self._policy.engine_lost(made_progress=loss.made_progress, seconds=seconds)
+
+    def _count_load_losses(self) -> None:
+        """Fail the loads during which too many engines were lost; the next engine gets the others. Called with the lock
+        held."""
+        for adapter, loading in list(self._loading.items()):
+            loading.num_losses += 1
+            if loading.num_losses == MAX_LOAD_LOSSES:
+                problem = "Engines were lost repeatedly while they loaded the adapter; the log says why."
+                self._loaded(AdapterOutcome(adapter, problem))
 
     def _replace_engine(self, incident: Incident, delay: float | None) -> str | None:
         """Start another engine, if need be repeatedly. Returns why that was given up; None after success and `stop`."""
@@ -324,8 +343,8 @@ class SupervisedEngine:
             self._watch.engine_started(session.started)
             if session.lost_reason is None:
                 self._state = EngineState()
-                asked = self._loading.values()  # since the last engine was lost
-                self._send([*self._adapters.values(), *asked, *self._dispatch.engine_ready()])
+                loading = [each.command for each in self._loading.values()]
+                self._send([*self._adapters.values(), *loading, *self._dispatch.engine_ready()])
 
     def _pause(self, seconds: float) -> None:
         """Execute cancels until the time is over or `stop` was called."""
