@@ -53,7 +53,7 @@ if [ -t 2 ] && [ "$$TERM" != dumb ]; then ( seconds=0; while kill -0 $$$$ 2>/dev
 	printf '\r  %s MB downloaded and installed, %s s ' "$$(du -sm $(VENV) 2>/dev/null | cut -f1)" $$seconds >&2; \
 	sleep 1; seconds=$$((seconds + 1)); done ) & shown=$$!; fi; \
 $(if $(2),( trap '' INT; $(2) ) && [ -z "$$interrupted" ] &&) \
-TMPDIR=$(abspath $(VENV))/tmp $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1); status=$$?; \
+TMPDIR="$(abspath $(VENV))/tmp" $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1); status=$$?; \
 if [ -n "$$shown" ]; then kill $$shown; wait $$shown 2>/dev/null; printf '\r\033[K' >&2; fi; \
 rm -rf $(VENV)/tmp; if [ -n "$$interrupted" ]; then exit 0; fi; \
 if [ $$status != 0 ]; then echo "It could not be installed: the reason is above. The same command tries again." >&2; exit 1; fi; \
@@ -156,7 +156,7 @@ package:  ## Build wheel and source distribution, check them, run the wheel in a
 	$(OTHER)/bin/python -m twine check --strict dist/*
 	@$(PYTHON) -m venv --clear $(OTHER)/wheel
 	@$(OTHER)/bin/uv pip install --quiet --python $(OTHER)/wheel dist/onward-*.whl
-	cd $(OTHER) && XDG_CACHE_HOME=$(CURDIR)/$(OTHER)/cache wheel/bin/onward completions create --prompt 'Once upon a time' --max-tokens 20 --temperature 0 --format text
+	cd $(OTHER) && XDG_CACHE_HOME="$(CURDIR)/$(OTHER)/cache" wheel/bin/onward completions create --prompt 'Once upon a time' --max-tokens 20 --temperature 0 --format text
 	@test "$$(uname)" != Linux || test ! -e $(OTHER)/cache/onward/kernels || { echo "The wheel lacks kernels: they were compiled"; exit 1; }
 
 clean:  ## Remove the environment and caches

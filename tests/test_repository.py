@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import os
 import re
 import shlex
 import shutil
@@ -73,6 +74,27 @@ def test_every_python_that_is_claimed_is_tested_and_all_three_systems() -> None:
     assert PROJECT["requires-python"] == f">={claimed[0]}"
     systems = {*matrix["os"], *(each["os"] for each in matrix["include"])}
     assert systems == {"ubuntu-latest", "macos-latest", "windows-latest"}
+
+
+@pytest.mark.skipif(sys.platform == "win32" or shutil.which("make") is None, reason="needs make")
+def test_a_clone_in_a_folder_with_a_space_is_installed(tmp_path: Path) -> None:
+    """By a Python that writes down what it is called for: pip gets a folder for its files on the same disk."""
+    clone = tmp_path / "a clone"
+    clone.mkdir()
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, clone)
+    python = clone / "python"
+    python.write_text(
+        '#!/bin/sh\ncase "$2" in\nvenv) mkdir -p "$3/bin" && cp python "$3/bin" ;;\npip) printf %s "$TMPDIR" > called ;;\nesac\n',
+        encoding="utf-8",
+    )
+    python.chmod(0o755)
+    made = subprocess.run(
+        ["make", ".venv/bin/onward", "PYTHON=./python"],
+        cwd=clone, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    assert (clone / "called").read_text(encoding="utf-8") == str(clone / ".venv" / "tmp")
 
 
 def test_the_devcontainer_is_json_and_runs_a_make_target() -> None:

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { add, change, childrenOf, commit, EMPTY_TREE, pathTo, prune, textAt, tokensAt, type Place, type Tree } from "../src/core/tree";
+import { add, change, childrenOf, commit, EMPTY_TREE, pathTo, prune, putBack, textAt, tokensAt, type Place, type Tree } from "../src/core/tree";
 import type { Token } from "../src/core/tokens";
 import { fromFile, toFile } from "../src/core/tree_file";
 
@@ -111,6 +111,25 @@ describe("prune", () => {
     const place = commit(tree, first, "Once upon a time there");
     const pruned = prune(place.tree, first);
     expect([...pruned.nodes.keys()].sort()).toEqual([tree.nodes.get(first)!.parent, second]);
+  });
+
+  it("is taken back as a whole, also after others were added", () => {
+    const { tree, prompt, first } = story();
+    const { tree: before } = commit(tree, first, "Once upon a time there");
+    const pruned = prune(before, first);
+    expect(putBack(pruned, before, first)).toEqual(before);
+    const { tree: grown, id } = commit(pruned, prompt, "Once upon a hen");
+    const whole = putBack(grown, before, first)!;
+    expect([...whole.nodes.keys()]).toEqual([...before.nodes.keys(), id]);
+    expect(textAt(whole, first)).toBe("Once upon a time");
+    expect(putBack(prune(before, prompt), before, prompt)).toEqual(before);
+  });
+
+  it("is not taken back where the text before it was cut, or is gone", () => {
+    const { tree, prompt, first } = story();
+    const pruned = prune(tree, first);
+    expect(putBack(commit(pruned, prompt, "Once more").tree, tree, first)).toBeNull();
+    expect(putBack(prune(pruned, prompt), tree, first)).toBeNull();
   });
 });
 

@@ -77,6 +77,27 @@ def test_stories_are_opened_named_found_and_removed(playground: Playground) -> N
     expect(rows).to_have_count(0)
 
 
+def test_a_story_that_was_removed_can_be_put_back_while_the_list_is_open(playground: Playground) -> None:
+    page = playground.page
+    playground.write("A hen walks").new_story().write("The fox sleeps").generate()
+    fox = playground.text
+    rows = playground.stories()
+    expect(rows).to_have_count(2)
+    change(rows.filter(has_text="The fox"), "Remove")
+    expect(rows).to_have_count(1)
+    page.get_by_role("button", name="Put it back").click()
+    expect(rows).to_have_count(2)
+    expect(page.get_by_role("button", name="Put it back")).to_have_count(0)
+    rows.filter(has_text="The fox").locator(".story").click()
+    playground.shows(fox)
+    playground.tab("Tree")
+    expect(page.locator(".node")).to_have_count(2)
+    change(playground.stories().filter(has_text="A hen"), "Remove")
+    page.keyboard.press("Escape")
+    expect(playground.stories()).to_have_count(1)
+    expect(page.get_by_role("button", name="Put it back")).to_have_count(0)
+
+
 def test_the_open_story_is_the_first_of_the_list_before_it_is_saved(playground: Playground) -> None:
     """Rows that change their places while the list is open move away from under the pointer."""
     playground.write("Of old").kept()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'onward[browser]'")
 
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Browser, Locator, expect
 
-if TYPE_CHECKING:
-    from tests.playground.pages import Playground
+from tests.playground.pages import Playground, open_context
 
 pytestmark = pytest.mark.slow
 
@@ -130,6 +127,23 @@ def test_a_page_that_is_left_at_once_has_kept_what_it_shows(playground: Playgrou
         expect(playground.button("Another")).to_be_enabled()
 
 
+def test_on_a_mac_option_and_an_arrow_move_by_words_in_a_text(browser: Browser, site: str) -> None:
+    context = open_context(browser)
+    context.add_init_script("Object.defineProperty(navigator, 'platform', {get: () => 'MacIntel'})")
+    playground = Playground(context.new_page(), site).open()
+    playground.write("The fox sleeps").generate().click("Another")
+    page = playground.page
+    playground.focus()
+    page.keyboard.type(" and then")
+    page.keyboard.press("Alt+ArrowLeft")
+    page.keyboard.type("only ")
+    assert playground.text.endswith(" and only then")
+    page.get_by_role("button", name="Previous version").focus()
+    page.keyboard.press("Alt+ArrowLeft")
+    expect(page.locator(".versions")).to_contain_text("1/2")
+    context.close()
+
+
 def test_the_best_of_several_is_shown_although_it_cannot_be_streamed(playground: Playground) -> None:
     prompt = playground.text
     playground.set("best_of", "3").set("max_tokens", "10").generate()
@@ -152,9 +166,22 @@ def test_a_branch_is_pruned(playground: Playground) -> None:
     prompt = playground.text
     playground.generate()
     rows = tree(playground)
+    text = playground.text
     change(rows.nth(1), "Remove")
     expect(rows).to_have_count(1)
     playground.shows(prompt)
+    playground.page.get_by_role("button", name="Put it back").click()
+    expect(rows).to_have_count(2)
+    playground.shows(text)
+    expect(playground.button("Another")).to_be_enabled()
+
+
+def test_a_branch_is_not_put_back_after_another_text(playground: Playground) -> None:
+    playground.generate()
+    rows = tree(playground)
+    change(rows.nth(1), "Remove")
+    playground.write("One night, the sun").generate()
+    expect(playground.page.get_by_role("button", name="Put it back")).to_have_count(0)
 
 
 def test_the_tree_and_the_document_survive_a_reload(playground: Playground) -> None:

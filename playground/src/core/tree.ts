@@ -179,6 +179,15 @@ export function prune(tree: Tree, id: number): Tree {
   return { ...tree, nodes };
 }
 
+/** Returns a tree with what `prune` has removed of the one before; null where what it continues was cut since. */
+export function putBack(tree: Tree, before: Tree, id: number): Tree | null {
+  const parent = before.nodes.get(id)?.parent ?? null;
+  if (parent !== null && tree.nodes.get(parent)?.text !== before.nodes.get(parent)?.text) return null;
+  const { nodes: others } = prune(before, id);
+  const removed = [...before.nodes].filter(([each]) => !others.has(each));
+  return { ...tree, nodes: new Map([...tree.nodes, ...removed].sort(([one], [other]) => one - other)) };
+}
+
 /** Returns the tokens of a node's document, with positions in its text. */
 export function tokensAt(tree: Tree, id: number | null): { token: Token; isGenerated: boolean }[] {
   let start = 0;

@@ -8,7 +8,7 @@ import type { Token } from "../core/tokens";
 import { asFrame, NO_FRAME } from "../core/context";
 import { countTokens, frameFor, promptBudget } from "./context";
 import { key, loadModels, model } from "./access";
-import { addGenerated, commitDocument, current, isEdited, numOpened, path, select, show, text, theEditor, tree, write } from "./document";
+import { addGenerated, commitDocument, current, isEdited, numOpened, path, remove, select, show, text, theEditor, tree, write } from "./document";
 import { run, type LiveChoice, type Progress } from "./generation";
 import { announce, dialog, notice, notify, panel, problem, showError, type Notice } from "./page";
 import { parameters, requireValues, settings, until } from "./settings";
@@ -156,6 +156,17 @@ export function recall(): void {
   const at = path.value.findLastIndex((node) => node.origin === "generated" && node.run?.model);
   const node = path.value[at];
   done.value = node?.run ? { draft: draftOf(node), fingerprint: node.run.fingerprint, texts: textsLike(node) } : null;
+}
+
+/** Removes a node of the tree, with everything that continues it; the notice of it can put that back. */
+export function removeNode(id: number): void {
+  const putBack = remove(id);
+  recall();
+  const act = () => {
+    if (putBack()) recall();
+    else notify("It cannot be put back: the text before it has changed.");
+  };
+  notify("Removed from the tree.", { label: "Put it back", act });
 }
 
 function draftOf(node: TreeNode): Draft {

@@ -1,8 +1,7 @@
 /** The document: the editor's text, and the tree that it is a path of. */
 import { batch, computed, signal } from "@preact/signals";
 import type { Editor } from "../editor/editor";
-import { add, change, commit, commonLength, EMPTY_TREE, pathTo, prune, textAt, tokensAt, type Tree } from "../core/tree";
-import { announce } from "./page";
+import { add, change, commit, commonLength, EMPTY_TREE, pathTo, prune, putBack, textAt, tokensAt, type Tree } from "../core/tree";
 
 export const FIRST_PROMPT = "One night, the moon came down to the garden. Lily opened the door and said,";
 
@@ -71,13 +70,23 @@ export function toggleBookmark(id: number): void {
   tree.value = change(tree.value, id, { isBookmarked: !tree.value.nodes.get(id)?.isBookmarked });
 }
 
-/** Removes a node and what continues it. Where the document was part of it, its parent is shown. */
-export function remove(id: number): void {
-  const node = tree.value.nodes.get(id);
+/**
+ * Removes a node and what continues it. Where the document was part of it, its parent is shown. Returns a function that puts
+ * all of it back, and returns whether that was possible.
+ */
+export function remove(id: number): () => boolean {
+  const [before, shown, opened] = [tree.value, current.value, numOpened];
+  const parent = before.nodes.get(id)?.parent ?? null;
   const wasOnPath = path.value.some((each) => each.id === id);
-  tree.value = prune(tree.value, id);
-  if (wasOnPath) show(node?.parent ?? null);
-  announce("Removed from the tree.");
+  tree.value = prune(before, id);
+  if (wasOnPath) show(parent);
+  return () => {
+    const whole = opened === numOpened ? putBack(tree.value, before, id) : null;
+    if (whole === null) return false;
+    tree.value = whole;
+    if (wasOnPath && current.value === parent && !isEdited.value) show(shown);
+    return true;
+  };
 }
 
 export function addGenerated(parent: number, node: Parameters<typeof add>[2]): number {

@@ -28,6 +28,8 @@ const OLD_TREE = "tree";
 export const stories = signal<StoryInfo[]>([]);
 export const storyId = signal(newId());
 export const title = signal("");
+/** The story that was removed last, as the database had it: it can be put back while the list is open. */
+export const removed = signal<{ info: StoryInfo; values: [string, unknown][] } | null>(null);
 
 const database = createStore("onward", "values");
 /** What waits to be written; null where nothing does. */
@@ -309,12 +311,30 @@ async function leave(): Promise<void> {
 
 export async function removeStory(id: string): Promise<void> {
   try {
+    if (id === storyId.value && !takenOver) await keep();
+    const info = stories.value.find((each) => each.id === id);
+    const names = [`story-${id}`, `draft-${id}`];
+    const values = await Promise.all(names.map(async (name): Promise<[string, unknown]> => [name, await get(name, database)]));
     await forget(id);
+    removed.value = info ? { info, values: values.filter(([, value]) => value !== undefined) } : null;
   } catch {
     notify("This browser does not store that the story was removed.");
   }
   if (id !== storyId.value) return;
   if (!(await openLast())) show(newId(), "", { tree: EMPTY_TREE, notes: NO_NOTES, current: null, text: FIRST_PROMPT });
+}
+
+/** Puts the story back that was removed last. */
+export async function putStoryBack(): Promise<void> {
+  if (!removed.value) return;
+  const { info, values } = removed.value;
+  try {
+    await write(values);
+    await relist((listed) => [info, ...listed.filter(({ id }) => id !== info.id)].toSorted((one, other) => other.changed - one.changed));
+    removed.value = null;
+  } catch {
+    showError(new Error("This browser has no room to put it back: remove other stories first."));
+  }
 }
 
 async function forget(id: string): Promise<void> {

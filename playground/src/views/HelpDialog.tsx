@@ -25,7 +25,10 @@ export function HelpDialog() {
           </div>
         ))}
       </dl>
-      <p>On a Mac, use Command instead of Ctrl, except for Ctrl Space.</p>
+      <p>
+        On a Mac, use Command instead of Ctrl, except for Ctrl Space, and Option instead of Alt; in a text, Option with ← and → moves
+        by words.
+      </p>
       <p>
         With a finger: tap a token for its alternatives, hold it to ban or favour it, swipe for the previous or next version.
       </p>

@@ -4,7 +4,8 @@ import { useEffect, useLayoutEffect } from "preact/hooks";
 import { canRun } from "../state/actions";
 import { dialog, problem } from "../state/page";
 import {
-  exportStory, importStory, keepNow, newStory, openStory, removeStory, renameStory, searchStories, shownTitle, stories, storyId, type ExportKind, type StoryInfo,
+  exportStory, importStory, keepNow, newStory, openStory, putStoryBack, removed, removeStory, renameStory, searchStories, shownTitle, stories, storyId, type ExportKind,
+  type StoryInfo,
 } from "../state/stories";
 import { Menu } from "./Menu";
 import { ModalDialog } from "./ModalDialog";
@@ -20,7 +21,10 @@ const renaming = signal("");
 export function StoriesDialog() {
   const words = useSignal("");
   const found = useSignal<Set<string> | null>(null);
-  useLayoutEffect(keepNow, []); // later, the list would be sorted anew under the pointer
+  useLayoutEffect(() => {
+    keepNow(); // later, the list would be sorted anew under the pointer
+    return () => (removed.value = null);
+  }, []);
   useEffect(() => {
     if (words.value.trim() === "") {
       found.value = null;
@@ -71,13 +75,20 @@ export function StoriesDialog() {
               ))}
               <button type="button" disabled={!canRun.value} onClick={() => void removeStory(story.id)}>
                 Remove
-                <small>This cannot be undone</small>
               </button>
             </Menu>
           </li>
         ))}
       </ul>
-      {shown.length === 0 && <p class="hint">No story contains that.</p>}
+      {shown.length === 0 && words.value.trim() !== "" && <p class="hint">No story contains that.</p>}
+      {removed.value && (
+        <p class="row" role="status">
+          “{shownTitle(removed.value.info)}” was removed.
+          <button type="button" onClick={() => void putStoryBack()}>
+            Put it back
+          </button>
+        </p>
+      )}
       <p class="hint">Stories stay in this browser. Files of Mikupad and KoboldAI, character cards and plain text are read too.</p>
     </ModalDialog>
   );

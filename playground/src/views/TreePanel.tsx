@@ -3,8 +3,8 @@ import { computed, signal } from "@preact/signals";
 import { childIndex, type TreeNode } from "../core/tree";
 import { visible } from "../core/tokens";
 import { graphRows, type GraphRow } from "../core/tree_graph";
-import { canRun, recall, turnTo } from "../state/actions";
-import { current, path, remove, rename, toggleBookmark, tree } from "../state/document";
+import { canRun, removeNode, turnTo } from "../state/actions";
+import { current, path, rename, toggleBookmark, tree } from "../state/document";
 import { Menu } from "./Menu";
 import { TreeGraph } from "./TreeGraph";
 
@@ -78,18 +78,13 @@ function Row({ node, row }: { node: TreeNode; row?: GraphRow }) {
         <button type="button" onClick={() => (renaming.value = node.id)}>
           Rename
         </button>
-        <button type="button" disabled={!canRun.value} onClick={() => prune(node.id)}>
+        <button type="button" disabled={!canRun.value} onClick={() => removeNode(node.id)}>
           Remove
           <small>With everything that continues it</small>
         </button>
       </Menu>
     </div>
   );
-}
-
-function prune(id: number): void {
-  remove(id);
-  recall();
 }
 
 function NameField({ node }: { node: TreeNode }) {

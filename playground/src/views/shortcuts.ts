@@ -5,6 +5,9 @@ import { close, openAtCursor, opened } from "../state/alternatives";
 import { dialog, view } from "../state/page";
 import { swipe } from "../state/touch";
 
+/** There, Option with an arrow moves by words in every text. */
+const IS_MAC = /Mac/.test(navigator.platform);
+
 export function useShortcuts(): void {
   // Not useEffect, which waits for a frame: a key pressed as soon as the page shows would be lost.
   useLayoutEffect(() => {
@@ -36,8 +39,10 @@ function actionOf(event: KeyboardEvent): (() => void) | null {
   if (key === "Enter" && isControl) return () => void generate();
   if (key === "Enter" && event.altKey) return () => void fillIn();
   if (key === " " && isControl) return openAtCursor;
-  if (key === "ArrowLeft" && event.altKey) return () => swipe(-1);
-  if (key === "ArrowRight" && event.altKey) return () => swipe(1);
+  if (event.altKey && !(IS_MAC && isTyping(event.target))) {
+    if (key === "ArrowLeft") return () => swipe(-1);
+    if (key === "ArrowRight") return () => swipe(1);
+  }
   return null;
 }
 
