@@ -266,6 +266,21 @@ def test_a_closing_terminal_ends_a_server_and_may_send_sighup_twice(start: Start
     assert "cancelling 1 request that did not finish in time" in server.end()
 
 
+@pytest.mark.slow
+def test_sighup_on_a_terminal_that_stays_open_reads_again(start: Start) -> None:
+    """As `kill -HUP` of a server in the background of a shell."""
+    leader, follower = os.openpty()
+    server = start("drain=1", terminal=os.ttyname(follower))
+    os.close(follower)
+    assert server.popen.stderr is not None
+    server.popen.send_signal(signal.SIGHUP)
+    assert "SIGHUP: there is nothing to read again" in server.popen.stderr.readline()
+    server.popen.send_signal(signal.SIGHUP)
+    os.close(leader)
+    assert server.popen.wait(PATIENCE_SECONDS) == 0
+    assert server.end().endswith("stopped\n")
+
+
 def test_the_address_of_a_socket_that_was_passed_is_not_a_changed_setting(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

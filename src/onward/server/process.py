@@ -23,6 +23,7 @@ from onward.backends.base import Backend
 from onward.errors import SetupError
 from onward.residency import freeze_objects
 from onward.settings import Settings
+from onward.stdio import silence_stdout
 
 log = logging.getLogger("onward.server")
 
@@ -122,6 +123,15 @@ def raise_open_files_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
         except (OSError, ValueError):  # macOS refuses a hard limit that it reports as unlimited
             log.debug("the limit of open files is unchanged")
+
+
+def print_or_log(line: str) -> None:
+    """Print a line, or log it if standard output is closed or full: the server runs without it."""
+    try:
+        print(line, flush=True)
+    except OSError:
+        silence_stdout()
+        log.info(line)
 
 
 def notify(state: str) -> None:

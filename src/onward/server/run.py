@@ -36,13 +36,13 @@ from onward.server.process import (
     has_terminal,
     notify,
     prepare_interpreter,
+    print_or_log,
     raise_open_files_limit,
     resolve_address,
     set_harmless_signals,
     wait_for_dead_engine,
 )
 from onward.settings import Settings, served_names
-from onward.stdio import silence_stdout
 from onward.tracing import Tracer
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ CLOSE_SECONDS = 5.0
 """Time for the engine to finish its step and for the error events of cancelled requests to reach their clients."""
 STOP_NOW_SECONDS = 0.5
 """The same after a second signal."""
+HANGUP_SECONDS = 1.0
+"""How long a terminal is given to close after SIGHUP: some send it first."""
 FINISHED_POLL_SECONDS = 0.1
 BACKLOG = 2048
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -189,7 +191,7 @@ class Service:
         self._predecessor = predecessor
         self._handover = Handover(listener)
         self._model_reload = model_reload
-        self._hangup_is_end = has_terminal()
+        self._had_terminal = has_terminal()
         self._signal: int | None = None
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
@@ -269,20 +271,27 @@ class Service:
             await asyncio.sleep(FINISHED_POLL_SECONDS)
 
     def signal(self, number: int) -> None:
-        """Drain on the first signal, stop at once on the second; a closing terminal may send SIGHUP repeatedly.
+        """Drain on the first signal, stop at once on the second. SIGHUP drains only where a terminal closes; otherwise
+        it reads the key file and the settings file again, where there are any: that is how service managers reload."""
+        if number != _SIGHUP:
+            self._end(number)
+        elif self._had_terminal and has_terminal():
+            asyncio.get_running_loop().call_later(HANGUP_SECONDS, self._hang_up)
+        else:
+            self._hang_up()
 
-        Without a terminal, SIGHUP reads the key file and the settings file again, where there are any, and never ends
-        the server: that is how service managers reload.
-        """
-        if number == _SIGHUP and not self._hangup_is_end:
-            self._read_again()
-            return
-        if self._stop.is_set() and number == _SIGHUP:
-            return
+    def _end(self, number: int) -> None:
         if self._stop.is_set():
             self._stop_now.set()
         self._signal = number
         self._stop.set()
+
+    def _hang_up(self) -> None:
+        """End if the terminal is gone, which may send SIGHUP repeatedly; otherwise read the files again."""
+        if not self._had_terminal or has_terminal():
+            self._read_again()
+        elif not self._stop.is_set():
+            self._end(signal.SIGHUP)
 
     def _read_again(self) -> None:
         if self._settings.api_key_file is None and self._model_reload is None:
@@ -368,15 +377,6 @@ async def _wait_for_first(*awaitables: Awaitable[object]) -> None:
         for task, awaitable in zip(tasks, awaitables, strict=True):
             if task is not awaitable:
                 task.cancel()
-
-
-def print_or_log(line: str) -> None:
-    """Print a line, or log it if standard output is closed or full: the server runs without it."""
-    try:
-        print(line, flush=True)
-    except OSError:
-        silence_stdout()
-        log.info(line)
 
 
 def ready_line(names: Sequence[str], settings: Settings, listener: socket.socket) -> str:
