@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -123,6 +125,18 @@ def test_a_key_is_written_to_a_new_file_of_its_user(tmp_path: Path) -> None:
     assert [key["name"] for key in json.loads(onward("key", "list", "--data-dir", str(tmp_path)).stdout)["data"]] == [
         "alice"
     ], "a key that could not be shown is not stored"
+
+
+def test_a_file_of_a_key_that_the_disk_has_no_room_for_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, mode: str) -> None:
+        os.close(descriptor)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fdopen", full)
+    made = onward("key", "new", "alice", "--file", str(tmp_path / "key"))
+    assert made.exit_code == 1 and "No space left on device" in made.stderr and not (tmp_path / "key").exists()
 
 
 def test_limits_need_a_database_and_possible_values(tmp_path: Path) -> None:

@@ -227,8 +227,13 @@ def _show(key: str, file: Path | None) -> None:
         click.echo(key)
         return
     try:
-        with os.fdopen(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as target:
-            target.write(key + "\n")
+        descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        try:
+            with os.fdopen(descriptor, "w") as target:
+                target.write(key + "\n")
+        except OSError:
+            file.unlink(missing_ok=True)  # it would be in the way of the next try
+            raise
     except FileExistsError:
         raise SetupError(f"The file {file} exists: remove it, or choose another name.") from None
     except OSError as error:
