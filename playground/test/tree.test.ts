@@ -118,7 +118,7 @@ describe("prune", () => {
     const { tree: before } = commit(tree, first, "Once upon a time there");
     const pruned = prune(before, first);
     expect(putBack(pruned, before, first)).toEqual(before);
-    const { tree: grown, id } = commit(pruned, prompt, "Once upon a hen");
+    const { tree: grown, id } = commit(pruned, prompt, "Once upon, then");
     const whole = putBack(grown, before, first)!;
     expect([...whole.nodes.keys()]).toEqual([...before.nodes.keys(), id]);
     expect(textAt(whole, first)).toBe("Once upon a time");

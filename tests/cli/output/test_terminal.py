@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -211,3 +212,12 @@ def test_a_remark_and_the_end_of_its_line_are_one_write(monkeypatch: pytest.Monk
     terminal.note("Slow down.")
     [((written,), _)] = stream.write.call_args_list
     assert written.endswith("Slow down.\n")
+
+
+@pytest.mark.slow
+def test_what_a_model_is_good_for_is_below_its_name_where_a_terminal_is_narrow() -> None:
+    with Terminal("models", "search", "code") as terminal:
+        assert terminal.end() == 0
+        lines = terminal.screen.splitlines()
+    (place,) = [index for index, line in enumerate(lines) if line.startswith("qwen-coder ")]
+    assert lines[place].endswith("Apache-2.0") and re.fullmatch(r" {4}\S.{10,95}", lines[place + 1])

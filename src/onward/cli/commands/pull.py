@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,7 @@ from onward.cli.command import Argument, session_command
 from onward.cli.completers import catalogue_names
 from onward.cli.output.formats import emit, table
 from onward.cli.output.progress import loading
+from onward.cli.output.terminal import columns, text_width
 from onward.cli.session import Session
 from onward.machine import bytes_in_words
 from onward.models.registry import OWNER, did_you_mean, owner, program
@@ -32,16 +34,26 @@ def search_models(session: Session, words: tuple[str, ...]) -> None:
     from onward.models.catalogue import search
 
     found = [described(each) for each in search(" ".join(words))]
-    rows = [[each["id"], each["size"], str(each["context"]), each["licence"], each["good_for"]] for each in found]
     emit(
         session.output,
         {"object": "list", "data": found},
         lambda: (
-            f"{table(_TITLES, rows)}\nFetch one: {program()} pull {found[0]['id']}"
+            f"{_listed(found)}\nFetch one: {program()} pull {found[0]['id']}"
             if found
             else "No model of the catalogue has all these words: `onward models search` lists all of them."
         ),
     )
+
+
+def _listed(found: list[dict[str, Any]]) -> str:
+    """Return a table. Where lines of it are wider than the terminal, what a model is good for has a line of its own."""
+    rows = [[each["id"], each["size"], str(each["context"]), each["licence"], each["good_for"]] for each in found]
+    whole, width = table(_TITLES, rows), columns(sys.stdout)
+    if not sys.stdout.isatty() or all(text_width(line) <= width for line in whole.splitlines()[1:]):
+        return whole
+    titles, *lines = table(_TITLES[:-1], [row[:-1] for row in rows]).splitlines()
+    uses = [fill(row[-1], width, initial_indent="    ", subsequent_indent="    ") for row in rows]
+    return "\n".join([titles, *(f"{line}\n{use}" for line, use in zip(lines, uses, strict=True))])
 
 
 def described(entry: Entry) -> dict[str, Any]:
