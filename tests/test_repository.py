@@ -85,7 +85,8 @@ def test_a_clone_in_a_folder_with_a_space_is_installed(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, clone)
     python = clone / "python"
     python.write_text(
-        '#!/bin/sh\ncase "$2" in\nvenv) mkdir -p "$3/bin" && cp python "$3/bin" ;;\npip) printf %s "$TMPDIR" > called ;;\nesac\n',
+        '#!/bin/sh\ncase "$2" in\nvenv) mkdir -p "$3/bin" && cp python "$3/bin" ;;\n'
+        'pip) printf %s "$TMPDIR" > called ;;\nesac\n',
         encoding="utf-8",
     )
     python.chmod(0o755)

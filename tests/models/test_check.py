@@ -53,19 +53,28 @@ def test_broken_json_is_reported(folder: Path, name: str, content: str, words: s
     assert words in problem
 
 
-@pytest.mark.parametrize(("file", "source"), [("pytorch_model.bin", None), ("notes.txt", "MODEL")])
-def test_a_folder_without_a_readable_model_is_reported_with_the_command_that_converts_one(
-    tmp_path: Path, file: str, source: str | None
-) -> None:
-    (tmp_path / file).write_text("", encoding="utf-8")
+def test_a_folder_with_a_model_in_another_format_is_reported_with_the_command_that_converts_it(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_text("", encoding="utf-8")
     (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
     (problem,) = problems(tmp_path)
     assert problem.startswith(f"{tmp_path} contains no model that Onward can read (GGUF, safetensors, OpenVINO IR). ")
-    subject = "a model" if source else "it"
-    assert f"Convert {subject} with `optimum-cli export openvino --model {source or tmp_path} " in problem
+    assert f"Convert it with `optimum-cli export openvino --model {tmp_path} " in problem
     assert "pip install 'optimum-intel[openvino]==" in problem
     with pytest.raises(ModelFolderError, match="contains no model"):
         check_model(tmp_path)
+
+
+def test_of_a_folder_without_a_model_the_folders_in_it_that_have_one_are_named(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("", encoding="utf-8")
+    assert problems(tmp_path)[0].endswith(
+        "Pass the path of a GGUF file, or a folder with config.json, a tokenizer and .safetensors files."
+    )
+    for name in "gfedcba":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "m.gguf").write_text("", encoding="utf-8")
+    assert problems(tmp_path)[0].endswith(
+        f"Pass one of its folders: {', '.join(str(tmp_path / name) for name in 'abcde')}, …."
+    )
 
 
 @pytest.mark.parametrize("is_file", [True, False])

@@ -261,6 +261,35 @@ def test_a_mistyped_folder_is_recognised(tmp_path: Path) -> None:
         resolve(str(tmp_path / "qwen-smal"))
 
 
+def test_a_mistyped_file_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "writer.gguf").touch()
+    for mistyped in ("writer.ggfu", "writr.gguf"):
+        with pytest.raises(ModelNameError, match=r"Did you mean 'writer\.gguf'"):
+            resolve(mistyped)
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("https://huggingface.co/Qwen/Qwen2.5-0.5B/tree/main", r"pass Qwen/Qwen2\.5-0\.5B\."),
+        ("http://127.0.0.1:8080", "pass org/name for a model on the hub"),
+    ],
+)
+def test_a_url_is_not_a_path(url: str, advice: str) -> None:
+    with pytest.raises(ModelNameError, match=rf"is a URL: {advice}.*NAME=llama\+http://HOST:PORT"):
+        resolve(url)
+
+
+def test_a_folder_that_may_not_be_listed_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", closed)
+    with pytest.raises(ModelNameError, match="does not exist"):
+        resolve(str(tmp_path / "m.gguf"))
+
+
 def test_a_path_is_never_a_hub_name(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelNameError, match=r"^\./model does not exist\. Pass the path of a model"):

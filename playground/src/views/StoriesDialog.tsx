@@ -22,8 +22,8 @@ export function StoriesDialog() {
   const words = useSignal("");
   const found = useSignal<Set<string> | null>(null);
   useLayoutEffect(() => {
+    removed.value = null;
     keepNow(); // later, the list would be sorted anew under the pointer
-    return () => (removed.value = null);
   }, []);
   useEffect(() => {
     if (words.value.trim() === "") {

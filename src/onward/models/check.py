@@ -8,6 +8,9 @@ from onward.errors import ModelFolderError
 from onward.model_files.base import ModelFiles
 from onward.model_files.formats import files_at, hub_formats, readable_formats
 
+MAX_NAMED = 5
+"""How many folders with models an error names."""
+
 
 def check_model(path: Path) -> ModelFiles:
     """Return the model at `path`. Raises ModelFolderError with every problem."""
@@ -43,10 +46,22 @@ def no_model(path: Path) -> str:
         return (
             f"{path} is not a model that Onward can read: pass the folder of a model ({readable_formats()}).{settings}"
         )
-    advice = f"Convert it with {conversions(str(path))}."
-    if not any(path.glob("*.safetensors")) and not any(path.glob("pytorch_model*.bin")):
-        advice = f"Convert a model with {conversions('MODEL')}."
+    entries = entries_of(path)
+    if any(entry.name.endswith(".safetensors") or entry.name.startswith("pytorch_model") for entry in entries):
+        advice = f"Convert it with {conversions(str(path))}."
+    elif inner := sorted(str(entry) for entry in entries if entry.is_dir() and files_at(entry) is not None):
+        advice = f"Pass one of its folders: {', '.join(inner[:MAX_NAMED])}{', …' if len(inner) > MAX_NAMED else ''}."
+    else:
+        advice = "Pass the path of a GGUF file, or a folder with config.json, a tokenizer and .safetensors files."
     return f"{path} contains no model that Onward can read ({readable_formats()}). {advice}"
+
+
+def entries_of(folder: Path) -> list[Path]:
+    """Return what is in a folder; nothing where that may not be listed."""
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
 
 
 def conversions(source: str) -> str:

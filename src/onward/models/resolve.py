@@ -4,6 +4,7 @@ download: built in, in the hub's cache, and in the current folder."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -18,7 +19,7 @@ from onward.model_files.checkpoint import CheckpointFiles
 from onward.model_files.formats import files_at, readable_formats
 from onward.models import ollama
 from onward.models.catalogue import Entry, catalogue
-from onward.models.check import check_model, find_model, no_model
+from onward.models.check import check_model, entries_of, find_model, no_model
 from onward.models.gguf_names import is_gguf_name
 from onward.models.hub import REPOSITORY_PREFIX, HubName, cached_snapshot, fetch, hub_cache, hub_name
 from onward.models.pull import pull, pulled_path, require_acceptance
@@ -27,6 +28,8 @@ from onward.models.registry import BUILT_IN, UNLISTED, did_you_mean
 ModelSource = Literal["built-in", "folder", "hub", "catalogue"]
 Check = Callable[[Path], ModelFiles]
 """Returns the model at a path. Raises ModelFolderError, for instance where Onward cannot compute it."""
+_HUB_URL = re.compile(r"https?://(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+)")
+"""The address of a repository's page."""
 
 
 def split_adapter(name: str) -> tuple[str, Path | None]:
@@ -239,18 +242,23 @@ def _is_path(text: str) -> bool:
 
 
 def _unknown(text: str, path: Path) -> str:
+    if text.startswith(("http://", "https://")):
+        found = _HUB_URL.match(text)
+        meant = f"pass {found[1]}" if found else "pass org/name for a model on the hub, or the path of a downloaded one"
+        return f"{text} is a URL: {meant}. A server that computes a model is NAME=llama+http://HOST:PORT."
     if path.is_file():
         if files_at(path.parent) is not None:
             return f"{text} is a file of a model: pass its folder, {path.parent}."
         return no_model(path)
     if _is_path(text) or os.sep in text or is_gguf_name(text):
-        parent = path.parent
-        near = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
-        hint = did_you_mean(path.name, near) or f" Pass the path of a model ({readable_formats()})."
+        hint = (
+            did_you_mean(path.name, [entry.name for entry in entries_of(path.parent)])
+            or f" Pass the path of a model ({readable_formats()})."
+        )
         return f"{text} does not exist.{hint}"
-    folders = [entry.name for entry in Path().iterdir() if entry.is_dir()]
+    here = [entry.name for entry in entries_of(Path()) if entry.is_dir() or is_gguf_name(entry.name)]
     return (
-        f"There is no model named {text!r}.{did_you_mean(text, [*BUILT_IN, *catalogue(), *folders])} Pass a built-in "
+        f"There is no model named {text!r}.{did_you_mean(text, [*BUILT_IN, *catalogue(), *here])} Pass a built-in "
         f"name ({', '.join(BUILT_IN)}), one that `onward models search` lists, the path of a model, or a name on the "
         "hub such as org/name."
     )
