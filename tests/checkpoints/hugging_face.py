@@ -177,6 +177,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     **mamba2.CONFIGS,
     **latent.CONFIGS,
     **ling.CONFIGS,
+    "phi2": {"model_type": "phi"},
     "phi3": {"model_type": "phi3", "sliding_window": 24},
     "starcoder2": {"model_type": "starcoder2", "rope_theta": 1e5, "norm_epsilon": 1e-5},
     "granite": {
@@ -187,6 +188,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "model_type": "minicpm", "scale_emb": 6, "scale_depth": 0.75 * 2**0.5, "dim_model_base": 128, "rope_theta": 1e4,
     },
     "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 1, 1, 0]},
+    "olmo": {"model_type": "olmo", "clip_qkv": 1.5},
+    "olmo, untied": {"model_type": "olmo", "clip_qkv": None},
     "olmo2": {"model_type": "olmo2", "rope_theta": 5e5},
     "olmo2, window": {
         "model_type": "olmo3", "sliding_window": 16, "rope_theta": 1e4,
@@ -196,6 +199,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "stablelm, head norms": {"model_type": "stablelm", "qk_layernorm": True, "use_parallel_residual": True},
     "gpt2": {"model_type": "gpt2"},
     "starcoder": {"model_type": "gpt_bigcode", "multi_query": True},
+    "opt": {"model_type": "opt", "ffn_dim": FEED_FORWARD},
+    "gptj": {"model_type": "gptj", "rotary_dim": 8},
+    "gptj, codegen": {"model_type": "codegen", "rotary_dim": 4},
     "gptneox": {"model_type": "gpt_neox"},
     "gptneox, sequential": {"model_type": "gpt_neox", "use_parallel_residual": False, "rotary_pct": 1.0},
     "cohere2": {"model_type": "cohere2", "sliding_window": 16, "logit_scale": 0.5},
@@ -227,6 +233,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "prefix_dense_intermediate_size": FEED_FORWARD, "sliding_window": 16, "logit_scale": 0.5, "rope_theta": 1e4,
         "num_experts": 8, "num_experts_per_tok": 3, "num_shared_experts": 2, "first_k_dense_replace": 1,
         "expert_selection_fn": "sigmoid",
+    },
+    "falcon": {"model_type": "RefinedWebModel", "ffn_hidden_size": FEED_FORWARD},
+    "falcon, two norms": {"model_type": "RefinedWeb", "n_head_kv": 2, "ffn_hidden_size": FEED_FORWARD},
+    "falcon, groups": {
+        "model_type": "falcon", "new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1,
+        "rope_theta": 500_042.0, "ffn_hidden_size": FEED_FORWARD,
     },
     "hunyuan-dense": {
         "model_type": "hunyuan_v1_dense", "head_dim": 32, "rope_theta": 1e4, "num_experts": 1, "use_qk_norm": True,
@@ -295,8 +307,13 @@ _GPT2 = {
     "attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2",
     "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
 }  # fmt: skip
+_GPTJ = {
+    "attn_norm": "ln_1", **{f"attn_{part}": f"attn.{part}_proj" for part in ("q", "k", "v", "qkv")},
+    "attn_output": "attn.out_proj", "ffn_up": "mlp.fc_in", "ffn_down": "mlp.fc_out",
+}  # fmt: skip
 _GPT2_WHOLE = {
     "token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f",
+    "output": "lm_head",
 }  # fmt: skip
 _NAMES = {
     **{key: {**_LLAMA, "ffn_gate_inp": "block_sparse_moe.gate"} for key in ("llama", "minimax-m2")},
@@ -359,12 +376,22 @@ _NAMES = {
         "post_ffw_norm": "post_mlp_layernorm", "ffn_gate_inp": "mlp.router.gate",
         **{name: part for name, part in latent.NAMES.items() if name.endswith("shexp")},
     },
+    "phi2": {**_LLAMA, "attn_output": "self_attn.dense", "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"},
     "phi3": {**_LLAMA, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
     "starcoder2": {**_LLAMA, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
     "lfm2": _LFM2,
     "lfm2moe": _LFM2,
     "gpt2": _GPT2,
+    "gptj": _GPTJ,
+    "opt": {
+        **_LLAMA, "attn_norm": "self_attn_layer_norm", "attn_output": "self_attn.out_proj", "ffn_up": "fc1",
+        "ffn_down": "fc2", "ffn_norm": "final_layer_norm",
+    },
     "starcoder": _GPT2,
+    "falcon": {
+        "attn_norm": "input_layernorm", "attn_qkv": "self_attention.query_key_value",
+        "attn_output": "self_attention.dense", "ffn_up": "mlp.dense_h_to_4h", "ffn_down": "mlp.dense_4h_to_h",
+    },
     "gptneox": {
         "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_qkv": "attention.query_key_value",
         "attn_output": "attention.dense", "ffn_up": "mlp.dense_h_to_4h", "ffn_down": "mlp.dense_4h_to_h",
@@ -391,11 +418,16 @@ _WHOLE_OF = {
     gemma3n.KIND: {**_WHOLE, **gemma3n.WHOLE},
     "gemma4": {**_WHOLE, **gemma4.WHOLE},
     ling.KIND: ling.WHOLE,
-    "falcon-h1": {**_WHOLE, "output_norm": "model.final_layernorm"},
+    **{key: {**_WHOLE, "output_norm": "model.final_layernorm"} for key in ("falcon-h1", "phi2")},
     **dict.fromkeys(mamba2.NEMOTRON, mamba2.NEMOTRON_WHOLE),
     "internlm2": {"token_embd": "model.tok_embeddings", "output_norm": "model.norm", "output": "output"},
-    "gpt2": _GPT2_WHOLE,
+    **dict.fromkeys(("gpt2", "gptj"), _GPT2_WHOLE),
     "starcoder": _GPT2_WHOLE,
+    "opt": {
+        "token_embd": "model.decoder.embed_tokens", "position_embd": "model.decoder.embed_positions",
+        "output_norm": "model.decoder.final_layer_norm",
+    },
+    "falcon": {**_GPT2_WHOLE, "token_embd": "transformer.word_embeddings"},
     "gptneox": {
         "token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "embed_out",
     },
@@ -406,8 +438,8 @@ _BIAS_OF_CHOICE = {
     "ernie4_5-moe": "mlp.moe_statics.e_score_correction_bias",
 }
 _LAYERS = {
-    "gpt2": "transformer.h", "starcoder": "transformer.h", "gptneox": "gpt_neox.layers",
-    **dict.fromkeys(mamba2.NEMOTRON, "backbone.layers"),
+    **dict.fromkeys(("gpt2", "gptj", "starcoder", "falcon"), "transformer.h"), "gptneox": "gpt_neox.layers",
+    "opt": "model.decoder.layers", **dict.fromkeys(mamba2.NEMOTRON, "backbone.layers"),
 }  # fmt: skip
 
 
@@ -426,7 +458,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
     }  # fmt: skip
     if kind == latent.KIND:
         metadata[f"{kind}.attention.latent_epsilon"] = 1e-6
-    if kind in ("gpt2", "starcoder"):
+    if kind in ("gpt2", "gptj", "starcoder"):
         config = {
             "n_layer": layers, "n_embd": HIDDEN, "n_inner": FEED_FORWARD, "n_head": HEADS, "n_positions": CONTEXT,
             **CONFIGS[name],
@@ -441,6 +473,8 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
         "qwen3vlmoe": inputs_first,
         "llama4": partial(inputs_first, module="feed_forward"),
         "internlm2": queries_with_keys,
+        "falcon": _as_falcon_stores,
+        "gptj": codegen_parts if name == "gptj, codegen" else one_by_one,
         gemma3n.KIND: gemma3n.as_stored,
         "gemma4": gemma4.as_stored,
         "qwen35": qwen35.as_stored,
@@ -533,6 +567,32 @@ def queries_with_keys(tensors: Arrays) -> Arrays:
     return found
 
 
+def _as_falcon_stores(tensors: Arrays) -> Arrays:
+    """Falcon's tensors, with norms of blocks that have two by the names of folders."""
+    found: Arrays = {}
+    for name, array in tensors.items():
+        prefix, _, part = name.partition(".attn_norm")
+        if part and f"{prefix}.attn_norm_2.weight" in tensors:
+            own = "ln_attn" if part.startswith("_2") else "ln_mlp"
+            found[f"{prefix.replace('blk', 'transformer.h')}.{own}.{part.rpartition('.')[2]}"] = array
+        else:
+            found[name] = array
+    return found
+
+
+def codegen_parts(tensors: Arrays) -> Arrays:
+    """CodeGen's tensors: queries, values and keys of each fourth of the heads, in one tensor."""
+    found: Arrays = {}
+    for name, array in tensors.items():
+        prefix, _, part = name.partition(".attn_")
+        if part == "q.weight":
+            kinds = [tensors[f"{prefix}.attn_{kind}.weight"].reshape(4, -1, array.shape[-1]) for kind in "qvk"]
+            found[f"{prefix}.attn_qkv.weight"] = np.concatenate(kinds, axis=1).reshape(-1, array.shape[-1])
+        elif part not in ("k.weight", "v.weight"):
+            found[name] = array
+    return found
+
+
 def gates_between(tensors: Arrays) -> Arrays:
     """gpt-oss's tensors: experts' gate and up projections interleaved row by row, matrices of experts with inputs
     first, and sinks whose name has no suffix."""
@@ -597,7 +657,7 @@ def _rounded(array: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
 
 def hugging_face_name(name: str, kind: str) -> str:
     """The name of a tensor in a folder."""
-    if name.startswith(("model.", "backbone.")):
+    if name.startswith(("model.", "backbone.", "transformer.")):
         return name
     part, _, end = name.rpartition(".")
     if not part.startswith("blk."):
@@ -618,6 +678,8 @@ def _habits(name: str, array: NDArray[np.float32], kind: str, metadata: dict[str
         return array[None]
     if name.endswith("shortconv.conv.weight"):
         return array[:, None]
+    if kind == "opt" and name == "position_embd.weight":  # two for tokens that fill batches
+        return np.concatenate((np.full((2, HIDDEN), 9.0, np.float32), array))
     if kind == "gpt2" and array.ndim == 2 and name.startswith("blk."):
         return array.T
     return hugging_face_rows(name, array, kind, metadata)
@@ -632,11 +694,17 @@ def hugging_face_rows(
     if kind == "gptneox" and "attn_qkv" in name:
         size = HIDDEN // HEADS
         return array.reshape(3, HEADS, size, -1).swapaxes(0, 1).reshape(array.shape)
+    if kind == "falcon" and "attn_qkv" in name:
+        keys = metadata["falcon.attention.head_count_kv"]
+        rows = array.reshape(HEADS + 2 * keys, HIDDEN // HEADS, -1)
+        queries = rows[:HEADS].reshape(keys, HEADS // keys, *rows.shape[1:])
+        groups = [queries, rows[HEADS:-keys][:, None], rows[-keys:][:, None]]
+        return np.concatenate(groups, axis=1).reshape(array.shape)
     layer = name.split(".")[-2]
     if (
         kind in PAIRS
         and layer in ("attn_q", "attn_k")
-        and kind not in (*COHERE, "glm4", "ernie4_5", "ernie4_5-moe", "llama4")
+        and kind not in (*COHERE, "glm4", "gptj", "ernie4_5", "ernie4_5-moe", "llama4")
     ):  # theirs are half a head apart
         keys = metadata[f"{kind}.attention.head_count_kv"]
         heads = HEADS if layer == "attn_q" else max(keys) if isinstance(keys, list) else keys

@@ -18,7 +18,9 @@ from tests.checkpoints.qwen35 import KINDS, delta_net
 Array = Any
 """float64, of any shape."""
 COHERE = ("command-r", "cohere2", "cohere2moe")
-LAYER_NORM = ("starcoder", "starcoder2", "stablelm", "gpt2", "gptneox", *COHERE)
+ONE_NORM = ("phi2", "gptj", *COHERE)
+"""Attention and the feed-forward layer read the same; StableLM says it by its tensors."""
+LAYER_NORM = ("starcoder", "starcoder2", "stablelm", "gpt2", "gptneox", "opt", "falcon", "olmo", *ONE_NORM)
 """The others divide by the root mean square."""
 PAIRS = (
     "llama",
@@ -33,6 +35,8 @@ PAIRS = (
     "mistral3",
     "ernie4_5",
     "arcee",
+    "gptj",
+    "olmo",
     "ernie4_5-moe",
     "llama4",
 )
@@ -44,7 +48,7 @@ NORMALISED = (
 """The shares of the experts that are used add up to one."""
 NORMAL_LAST = ("hunyuan-dense", "hunyuan-moe")
 """Queries and keys are normalised after their rotation."""
-GELU_TANH = ("gemma", "gemma2", "gemma3", "starcoder", "starcoder2", "gpt2")
+GELU_TANH = ("gemma", "gemma2", "gemma3", "starcoder", "starcoder2", "gpt2", "gptj", "phi2")
 
 
 class Reference:
@@ -76,7 +80,7 @@ class Reference:
         if self.kind == "gemma3n":
             return Gemma3n(self.stated, self.tensors).logits(tokens)
         hidden = self.tensors["token_embd.weight"][tokens]
-        if self.kind in ("gpt2", "starcoder"):
+        if "position_embd.weight" in self.tensors:
             hidden = hidden + self.tensors["position_embd.weight"][: len(tokens)]
         if self.kind in ("gemma", "gemma2", "gemma3", "afmoe"):
             hidden = hidden * math.sqrt(self.stated["embedding_length"])
@@ -95,9 +99,15 @@ class Reference:
 
     def block(self, layer: int, hidden: Array) -> Array:
         prefix = f"blk.{layer}."
-        if self.kind in COHERE or (self.kind == "stablelm" and prefix + "ffn_norm.weight" not in self.tensors):
+        has_one_norm = prefix + "ffn_norm.weight" not in self.tensors
+        if self.kind in ONE_NORM or (self.kind == "stablelm" and has_one_norm):
             normal = self.norm(hidden, prefix + "attn_norm")
             return hidden + self.attention(layer, normal) + self.feed_forward(prefix, normal)
+        if self.kind == "falcon":  # attention has a norm of its own in 40B (arXiv 2311.16867)
+            normal = self.norm(hidden, prefix + "attn_norm")
+            has_two = prefix + "attn_norm_2.weight" in self.tensors
+            read = self.norm(hidden, prefix + "attn_norm_2") if has_two else normal
+            return hidden + self.attention(layer, read) + self.feed_forward(prefix, normal)
         if self.stated.get("use_parallel_residual"):
             attended = self.attention(layer, self.norm(hidden, prefix + "attn_norm"))
             return hidden + attended + self.feed_forward(prefix, self.norm(hidden, prefix + "ffn_norm"))
@@ -221,7 +231,9 @@ class Reference:
             return 0.5 * gate * (1 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
         if self.kind in (*NEMOTRON, "arcee"):
             return np.maximum(gate, 0) ** 2
-        if self.kind == "gptneox":
+        if self.kind == "opt":
+            return np.maximum(gate, 0)
+        if self.kind in ("gptneox", "falcon"):
             return 0.5 * gate * (1 + np.vectorize(math.erf)(gate / math.sqrt(2)))
         return gate / (1 + np.exp(-gate))
 
@@ -308,6 +320,8 @@ class Reference:
             flat = np.split(self.linear(hidden, prefix + "attn_qkv"), ends, axis=-1)
         else:
             flat = [self.linear(hidden, f"{prefix}attn_{name}") for name in ("q", "k", "v")]
+        if limit := self.stated.get("attention.clamp_kqv"):
+            flat = [np.clip(each, -limit, limit) for each in flat]
         if self.kind in ("olmo2", "olmoe", "minimax-m2"):
             flat[:2] = [self.norm(flat[0], prefix + "attn_q_norm"), self.norm(flat[1], prefix + "attn_k_norm")]
         query, key, value = (each.reshape(len(hidden), -1, self.size) for each in flat)
@@ -362,7 +376,7 @@ class Reference:
         if self.kind in ("smollm3", "llama4", "cohere2moe"):
             layers = self.stated.get("rope.layers")
             return (layer + 1) % 4 != 0 if layers is None else bool(layers[layer])
-        return self.kind not in ("gpt2", "starcoder", *NEMOTRON)
+        return self.kind not in ("gpt2", "starcoder", "opt", *NEMOTRON)
 
     def turned(self, node: Array, is_local: bool) -> Array:
         """Rotate pairs of dimensions by their position."""
@@ -421,6 +435,8 @@ class Reference:
         if self.kind in LAYER_NORM and "attention.layer_norm_rms_epsilon" not in self.stated:
             hidden = hidden - hidden.mean(axis=-1, keepdims=True)
         root = np.sqrt((hidden**2).mean(axis=-1, keepdims=True) + self.epsilon)
+        if self.kind == "olmo":  # without weights (arXiv 2402.00838, section 2.1)
+            return hidden / root
         return hidden / root * self.tensors[name + ".weight"] + self.tensors.get(name + ".bias", 0.0)
 
     def linear(self, hidden: Array, name: str) -> Array:

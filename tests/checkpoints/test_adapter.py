@@ -23,6 +23,7 @@ from onward.models.resolve import resolve, with_adapter
 from onward.settings import Settings
 from tests.checkpoints.hugging_face import (
     CONFIGS,
+    codegen_parts,
     hugging_face_name,
     hugging_face_rows,
     queries_with_keys,
@@ -43,6 +44,10 @@ WIDE = 5e-4
 are hundreds, or attention is nearly to one token."""
 
 
+JOINED = {"internlm2": queries_with_keys, "gptj, codegen": codegen_parts}
+"""Models of folders with queries, keys and values in one matrix, and how these lie there."""
+
+
 def is_linear(name: str, weights: NDArray[Any]) -> bool:
     """Whether a tensor is the matrix of a linear layer."""
     is_matrix = name.startswith("blk.") and name.endswith(".weight") and weights.ndim == 2
@@ -50,15 +55,15 @@ def is_linear(name: str, weights: NDArray[Any]) -> bool:
 
 
 def changes(tensors: Arrays, kind: str) -> dict[str, tuple[Any, Any]]:
-    """A and B for every linear layer, by GGUF's names. InternLM 2's queries, keys and values are one matrix in folders,
-    and have the same A."""
+    """A and B for every linear layer, by GGUF's names. Queries, keys and values that are one matrix in folders have the
+    same A."""
     random = np.random.default_rng(7)
     found: dict[str, tuple[Any, Any]] = {}
     for name, weights in tensors.items():
         if is_linear(name, weights):
             rows, inputs = weights.shape
             low: Any = 0.3 * random.normal(size=(RANK, inputs)) / math.sqrt(inputs)
-            if kind == "internlm2" and name.endswith(("attn_k.weight", "attn_v.weight")):
+            if kind in JOINED and name.endswith(("attn_k.weight", "attn_v.weight")):
                 low = found[f"{name.rpartition('.attn_')[0]}.attn_q.weight"][0]
             found[name] = low.astype(np.float32), random.normal(size=(rows, RANK)).astype(np.float32)
     return found
@@ -68,13 +73,13 @@ def tuned(tensors: Arrays, pairs: dict[str, tuple[Any, Any]], scale: float) -> A
     return tensors | {name: tensors[name] + np.float32(scale) * (high @ low) for name, (low, high) in pairs.items()}
 
 
-def write_peft(folder: Path, kind: str, pairs: dict[str, tuple[Any, Any]], metadata: Any, **config: Any) -> Path:
+def write_peft(folder: Path, name: str, pairs: dict[str, tuple[Any, Any]], metadata: Any, **config: Any) -> Path:
     folder.mkdir(parents=True)
-    stored = {}
+    stored, kind = {}, name.partition(",")[0]
     lows = {name.replace(".attn_q.", ".attn_qkv."): low for name, (low, _) in pairs.items()}
     highs = {name: high for name, (_, high) in pairs.items()}
-    if kind == "internlm2":
-        pairs = {name: (lows[name], high) for name, high in queries_with_keys(highs).items()}
+    if name in JOINED:
+        pairs = {each: (lows[each], high) for each, high in JOINED[name](highs).items()}
     for name, (low, high) in pairs.items():
         module = "base_model.model." + hugging_face_name(name, kind).removesuffix(".weight")
         if ".ssm_out." in name:
@@ -99,10 +104,11 @@ def as_trained(pairs: dict[str, tuple[Any, Any]], name: str) -> dict[str, tuple[
 
 
 TUNED = [
-    "llama", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "mellum", "gpt-oss", "phi3",
-    "gpt2", "gptneox", "starcoder", "starcoder2", "stablelm", "command-r, head norms", "cohere2", "cohere2moe", "glm4",
+    "llama", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "mellum", "gpt-oss",
+    "phi2", "phi3", "gpt2", "opt", "gptj", "gptj, codegen", "falcon", "falcon, groups", "gptneox", "starcoder",
+    "starcoder2", "stablelm", "command-r, head norms", "cohere2", "cohere2moe", "glm4",
     "gemma", "gemma2", "gemma3", "gemma3n", "gemma4", "granite", "granitemoe", "granitehybrid", "minicpm", "smollm3",
-    "olmo2", "olmoe", "exaone4", "seed_oss", "hunyuan-dense", "hunyuan-moe", "arcee", "apertus", "afmoe",
+    "olmo", "olmo2", "olmoe", "exaone4", "seed_oss", "hunyuan-dense", "hunyuan-moe", "arcee", "apertus", "afmoe",
     "internlm2", "mistral3", "lfm2", "lfm2moe", "ernie4_5", "ernie4_5-moe", "minimax-m2", "dots1", "llama4", "qwen35",
     "qwen35moe", "qwen3next, joined", "falcon-h1", "nemotron_h",
     "nemotron_h_moe", "deepseek2, joined", "deepseek2, queries joined", "glm4moe", "bailingmoe2, groups",
@@ -119,7 +125,7 @@ def test_adapters_of_every_architecture_are_tried() -> None:
 def test_a_folder_of_peft_changes_a_folder_and_a_file(name: str, is_file: bool, tmp_path: Path) -> None:
     metadata, tensors = tiny(name) if is_file else write_folder(tmp_path / "m", name)
     pairs = changes(tensors, name)
-    adapter = write_peft(tmp_path / "a", name.partition(",")[0], as_trained(pairs, name), metadata)
+    adapter = write_peft(tmp_path / "a", name, as_trained(pairs, name), metadata)
     path = write_gguf(tmp_path / "m.gguf", metadata, tensors) if is_file else tmp_path / "m"
     files = GGUFFiles(path) if is_file else SafetensorsFiles(path)
     expected = tuned(tensors, pairs, 6 / RANK)

@@ -71,7 +71,7 @@ def check_logits(
     return loaded
 
 
-OF_FOLDERS = {"qwen2, yarn", "qwen2, mimo", "dots1, window", "llama4, dense", "cohere2moe, sum"}
+OF_FOLDERS = {"qwen2, yarn", "qwen2, mimo", "dots1, window", "llama4, dense", "cohere2moe, sum", "gptj, codegen"}
 """Stated in a way that llama.cpp does not read, or in folders alone."""
 
 

@@ -34,6 +34,10 @@ _EXPERTS = (
     "num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "router_aux_loss_coef",
     "output_router_logits",
 )  # fmt: skip
+_FALCON = (
+    *(key for key in _USUAL if key not in ("intermediate_size", "hidden_act")), "layer_norm_epsilon", "hidden_dropout",
+    "alibi", "new_decoder_architecture", "multi_query", "parallel_attn", "bias", "ffn_hidden_size", "activation",
+)  # fmt: skip
 _DELTA = (
     "attention_bias", "head_dim", "layer_types", "linear_conv_kernel_dim", "linear_key_head_dim",
     "linear_value_head_dim", "linear_num_key_heads", "linear_num_value_heads", "full_attention_interval",
@@ -180,6 +184,10 @@ READ: dict[str, tuple[str, ...]] = {
         "attn_logit_softcapping", "final_logit_softcapping", "layer_types", "sliding_window", "query_pre_attn_scalar",
         "use_bidirectional_attention",
     ),
+    "phi": (
+        *_USUAL, "num_key_value_heads", "layer_norm_eps", "qk_layernorm", "partial_rotary_factor", "embd_pdrop",
+        "resid_pdrop",
+    ),
     "phi3": (*_RMS, "sliding_window", "original_max_position_embeddings", "embd_pdrop", "resid_pdrop"),
     "starcoder2": (
         *_USUAL, "num_key_value_heads", "norm_epsilon", "sliding_window", "use_bias", "embedding_dropout",
@@ -193,6 +201,7 @@ READ: dict[str, tuple[str, ...]] = {
         *_RMS, "attention_bias", "mlp_bias", "sliding_window", "use_sliding_window", "layer_types", "no_rope_layers",
         "no_rope_layer_interval",
     ),
+    "olmo": (*_USUAL, "num_key_value_heads", "attention_bias", "clip_qkv"),
     "olmo2": (*_RMS, "attention_bias"),
     "olmo3": (*_RMS, "attention_bias", "sliding_window", "layer_types"),
     "stablelm": (
@@ -211,6 +220,26 @@ READ: dict[str, tuple[str, ...]] = {
         "embd_pdrop", "eos_token_id", "initializer_range", "layer_norm_epsilon", "multi_query", "n_embd", "n_head",
         "n_inner", "n_layer", "n_positions", "pad_token_id", "resid_pdrop", "scale_attention_softmax_in_fp32",
         "scale_attn_weights", "tie_word_embeddings", "use_cache", "vocab_size",
+    ),
+    **{
+        kind: (
+            "activation_function", "attn_pdrop", "bos_token_id", "embd_pdrop", "eos_token_id", "initializer_range",
+            "layer_norm_epsilon", "n_embd", "n_head", "n_inner", "n_layer", "n_positions", *more, "resid_pdrop",
+            "rotary_dim", "tie_word_embeddings", "use_cache", "vocab_size",
+        )
+        for kind, more in {"gptj": ("pad_token_id",), "codegen": ("n_ctx",)}.items()
+    },
+    "falcon": (*_FALCON, "num_kv_heads", "num_ln_in_parallel_attn"),
+    "RefinedWebModel": (*_FALCON, "apply_residual_connection_post_layernorm"),
+    "RefinedWeb": (
+        *(key for key in _FALCON if key not in ("new_decoder_architecture", "multi_query", "parallel_attn")),
+        "n_head_kv", "apply_residual_connection_post_layernorm",
+    ),
+    "opt": (
+        "hidden_size", "num_hidden_layers", "num_attention_heads", "ffn_dim", "max_position_embeddings",
+        "do_layer_norm_before", "_remove_final_layer_norm", "word_embed_proj_dim", "dropout", "attention_dropout",
+        "activation_function", "layerdrop", "init_std", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id",
+        "enable_bias", "layer_norm_elementwise_affine", "tie_word_embeddings", "vocab_size",
     ),
     "gpt_neox": (
         *_USUAL, "layer_norm_eps", "attention_bias", "hidden_dropout", "classifier_dropout", "is_decoder",
@@ -322,6 +351,8 @@ _SWITCHED_OFF = (
     ("seed_oss", "attention_bias"), ("internlm2", "bias"), ("nemotron_h", "norm_topk_prob"),
     ("deepseek_v3", "norm_topk_prob"), ("kimi_k2", "norm_topk_prob"), ("glm4_moe_lite", "norm_topk_prob"),
     ("minimax_m2", "norm_topk_prob"), ("glm4_moe", "norm_topk_prob"), ("bailing_moe_v2", "norm_topk_prob"),
+    ("opt", "enable_bias"), ("opt", "layer_norm_elementwise_affine"),
+    *((kind, key) for kind in ("falcon", "RefinedWebModel") for key in ("multi_query", "parallel_attn")),
     ("cohere2_moe", "norm_topk_prob"), ("llama4_text", "use_qk_norm"), ("llama4_text", "attn_temperature_tuning"),
 )  # fmt: skip
 """Keys whose default is true."""
@@ -329,6 +360,7 @@ _OF_GEMMA4 = {"num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 32}
 NEEDS: dict[str, dict[str, Any]] = {
     **{key: _OF_GEMMA4 | {"enable_moe_block": True} for key in _OF_GEMMA4},
     "enable_moe_block": _OF_GEMMA4,
+    **{key: {"new_decoder_architecture": True} for key in ("num_kv_heads", "num_ln_in_parallel_attn")},
     "num_global_key_value_heads": {"attention_k_eq_v": True},
     "use_double_wide_mlp": {"num_kv_shared_layers": 1},
     "mamba_norm_before_gate": {"mamba_rms_norm": True},
@@ -346,7 +378,8 @@ NEEDS: dict[str, dict[str, Any]] = {
 """What has to be stated, too, so that a key can matter."""
 CANNOT_MATTER: dict[str, str] = {
     **dict.fromkeys(
-        ("attention_dropout", "hidden_dropout", "embd_pdrop", "resid_pdrop", "attn_pdrop", "embedding_dropout",
+        ("attention_dropout", "dropout", "layerdrop", "init_std",
+         "hidden_dropout", "embd_pdrop", "resid_pdrop", "attn_pdrop", "embedding_dropout",
          "residual_dropout", "classifier_dropout", "output_dropout", "mtp_loss_scaling_factor",
          "initializer_range", "router_aux_loss_coef", "output_router_logits", "altup_coef_clip",
          "router_jitter_noise"), "for training"),
@@ -383,6 +416,7 @@ _CANNOT_MATTER_HERE = {
     ("nemotron_h", "topk_group"): "there is one group",
     ("bailing_moe_v2", "max_window_layers"): "there is no window",
     ("afmoe", "topk_group"): "there is one group",
+    ("codegen", "n_ctx"): "the class has no use for it",
     ("gemma4_text", "vocab_size_per_layer_input"): "the rows of a table, which are counted",
     ("bailing_moe_v2", "moe_router_enable_expert_bias"): "the tensors say it",
     **{(kind, "head_dim"): "the size of a part of heads, which is stated" for kind in LATENT},
@@ -391,7 +425,7 @@ _CANNOT_MATTER_HERE = {
 
 def config(kind: str, **stated: Any) -> dict[str, Any]:
     sizes: dict[str, Any] = {"n_layer": 2, "n_embd": 64, "n_head": 4, "n_inner": 96, "n_positions": 512}
-    if kind not in ("gpt2", "gpt_bigcode"):
+    if kind not in ("gpt2", "gpt_bigcode", "gptj", "codegen"):
         sizes = {
             "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96,
             "max_position_embeddings": 512, "num_key_value_heads": 2,

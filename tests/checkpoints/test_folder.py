@@ -48,6 +48,44 @@ def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path)
     check_logits(SafetensorsFiles(tmp_path / "m"), *write_folder(tmp_path / "m", name), cache=tmp_path)
 
 
+OLDER: dict[str, tuple[str, dict[str, Any], str]] = {
+    "OPT 350M's norms": (
+        "opt",
+        {"do_layer_norm_before": False},
+        "states 'False' as 'do_layer_norm_before', with which",
+    ),
+    "OPT 350M's embeddings": ("opt", {"word_embed_proj_dim": 32}, "states '32' as 'word_embed_proj_dim', with which"),
+    "no last norm": ("opt", {"_remove_final_layer_norm": True}, "states 'True' as '_remove_final_layer_norm', with"),
+    "Falcon-RW": ("falcon", {"alibi": True, "parallel_attn": False}, "uses ALiBi positions .'alibi'., which Onward"),
+    "Falcon's layers one after the other": ("falcon", {"parallel_attn": False}, "states 'False' as 'parallel_attn'"),
+    "Falcon with another activation": ("falcon", {"activation": "relu"}, "states 'relu' as 'activation', with which"),
+    "Falcon with one norm of two": ("falcon, two norms", {"num_ln_in_parallel_attn": 1}, "'blk.0.ffn_norm.weight', wh"),
+    "Phi with norms of queries": ("phi2", {"qk_layernorm": True}, "uses norms of queries and keys .'qk_layernorm'"),
+    "limits of OLMoE": ("olmoe", {"clip_qkv": 8.0}, "uses clamped queries .'attention.clamp_kqv'"),
+}
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_what_is_not_computed_of_older_models_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    kind, stated, words = OLDER[name]
+    write_folder(tmp_path / "m", kind)
+    change(tmp_path / "m", **stated)
+    with pytest.raises(ModelFolderError, match=words):
+        check_model(tmp_path / "m")
+
+
+def test_older_models_without_biases_and_weights_of_norms_are_computed(tmp_path: Path) -> None:
+    """As OPT's class may be."""
+    metadata, tensors = write_folder(tmp_path / "m", "opt")
+    change(tmp_path / "m", enable_bias=False, layer_norm_elementwise_affine=False)
+    stored = read_safetensors(tmp_path / "m/model.safetensors")
+    kept = {name: each.floats().reshape(each.shape) for name, each in stored.items() if each.shape[1:]}
+    (tmp_path / "m/model.safetensors").write_bytes(safetensors_bytes(kept))
+    plain = {name: array for name, array in tensors.items() if array.ndim > 1}
+    norms = {name: np.ones_like(array) for name, array in tensors.items() if name.endswith("norm.weight")}
+    check_logits(SafetensorsFiles(tmp_path / "m"), metadata, plain | norms, cache=tmp_path)
+
+
 @pytest.mark.slow
 def test_layers_of_mellum_with_a_window_have_a_base_of_their_own(tmp_path: Path) -> None:
     metadata, tensors = write_folder(tmp_path / "m", "mellum")
@@ -258,7 +296,7 @@ def change(folder: Path, **changed: Any) -> None:
         ({"quantization_config": {"quant_method": "mxfp4"}}, "quantised by 'mxfp4'"),
         ({"swiglu_limit": 5.0}, "states '5.0' as 'swiglu_limit' instead of 7.0"),
         ({"num_local_experts": 8}, "mixture of experts"),
-        ({"hidden_act": "relu"}, "activation 'relu'"),
+        ({"hidden_act": "relu6"}, "activation 'relu6'"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0, "alpha": 9.0}}, "'dynamic'"),
         ({"rope_scaling": {"rope_type": "axial", "factor": 4.0}}, "'axial'"),
         ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0] * 8}}, "not completely"),

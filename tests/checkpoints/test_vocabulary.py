@@ -101,6 +101,12 @@ def test_without_a_rule_digits_are_split_in_threes_and_punctuation_separately(ru
     assert len(notes) == (rule != "default") and all("does not say how it cuts text" in note for note in notes)
 
 
+def test_falcon_splits_digits_in_threes_and_all_punctuation_separately(tmp_path: Path) -> None:
+    made = byte_level(pre="falcon", merges=(*MERGES, f"{SPACE} `", f"{SPACE} 12"))
+    expected = [id_of(made, text) for text in ("123", "4", SPACE, "`", f"{SPACE}12")]
+    assert token_ids(model_with(tmp_path, made), "1234 ` 12") == expected
+
+
 @pytest.mark.parametrize("kind", [USER_DEFINED, CONTROL])
 @pytest.mark.parametrize("text", ["ilÖveyou", "café", "đem", "č", "¿", "ÜBER", "Ġx", "中文", "  ", "<think>"])
 def test_the_bytes_of_a_token_that_was_added_are_its_text(text: str, kind: int, tmp_path: Path) -> None:

@@ -163,11 +163,15 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         }
         for name in ("glm4moe", "glm4moe, head norms")
     },
+    "phi2": {"rope.dimension_count": 8},
+    "phi2, joined": {"rope.dimension_count": 4, "attention.head_count_kv": HEADS},
     "phi3": {"attention.sliding_window": 24},
     "phi3, long": {"rope.dimension_count": 12, "rope.scaling.attn_factor": 1.19},
     "starcoder2": {"rope.freq_base": 100_000.0},
     "granite": {"embedding_scale": 6.0, "residual_scale": 0.4, "logit_scale": 0.5, "attention.scale": 0.1},
     "smollm3": {"rope.freq_base": 2_000_000.0},
+    "olmo": {"attention.clamp_kqv": 1.5},
+    "olmo, untied": {},
     "olmo2": {"rope.freq_base": 500_000.0},
     "olmo2, window": {
         "attention.sliding_window": 16, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
@@ -192,9 +196,15 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "stablelm, parallel": {"rope.dimension_count": 4},
     "stablelm, head norms": {"rope.dimension_count": 4},
     "gpt2": {"attention.head_count_kv": HEADS},
+    "opt": {"attention.head_count_kv": HEADS},
     "starcoder": {"attention.head_count_kv": 1},
+    "gptj": {"rope.dimension_count": 8, "attention.head_count_kv": HEADS},
+    "gptj, codegen": {"rope.dimension_count": 4, "attention.head_count_kv": HEADS},
     "gptneox": {"rope.dimension_count": 4, "use_parallel_residual": True, "attention.head_count_kv": HEADS},
     "gptneox, sequential": {"use_parallel_residual": False, "attention.head_count_kv": HEADS},
+    "falcon": {"attention.head_count_kv": 1},
+    "falcon, two norms": {},
+    "falcon, groups": {"rope.freq_base": 500_042.0},
     "hunyuan-dense": {"attention.key_length": 32, "attention.value_length": 32},
     "hunyuan-dense, alpha": {
         "attention.key_length": 32, "attention.value_length": 32, "rope.scaling.alpha": 50.0,
@@ -254,17 +264,25 @@ LAYERS = {
     "afmoe": 5, "gemma3n": 8, "dots1": 3, "llama4": 5, "cohere2moe": 6,
 }  # fmt: skip
 """Where two are too few to show every kind."""
-LAYER_NORM = ("starcoder", "starcoder2", "stablelm", "gpt2", "gptneox", "cohere2", "cohere2moe", "command-r")
-BIASED = ("starcoder", "starcoder2", "gpt2", "gptneox")
+LAYER_NORM = (
+    "starcoder", "starcoder2", "stablelm", "gpt2", "gptj", "gptneox", "opt", "phi2", "falcon", "olmo", "cohere2",
+    "cohere2moe", "command-r",
+)  # fmt: skip
+BIASED = ("starcoder", "starcoder2", "gpt2", "gptneox", "opt", "phi2")
 """All layers and norms have biases."""
+LEARNED_POSITIONS = ("gpt2", "starcoder", "opt")
+_BIASED_NORMS = (*BIASED, "stablelm", "gptj", "falcon")
+_BIASED_OUTPUT = ("phi2", "gptj")
 _BIASED_QUERIES = ("stablelm", "llama, biases", "llama, biases of queries")
-JOINED = ("phi3", "gpt2", "starcoder", "gptneox", "bailingmoe2")
+JOINED = ("phi3", "gpt2", "starcoder", "gptneox", "falcon", "bailingmoe2")
 """Queries, keys and values are one tensor."""
 JOINED_GATES = ("phi3", "glm4")
 """So are a feed-forward layer's two inputs."""
 SANDWICHED = ("gemma2", "gemma3", "olmo2", "glm4", "exaone4", "afmoe")
 """What layers add is normalised."""
-UNGATED = ("starcoder", "starcoder2", "gpt2", "gptneox", "arcee", "apertus", *mamba2.NEMOTRON)
+UNGATED = (
+    "starcoder", "starcoder2", "gpt2", "gptj", "gptneox", "opt", "phi2", "falcon", "arcee", "apertus", *mamba2.NEMOTRON,
+)  # fmt: skip
 UNTIED = (
     "deepseek2, joined", "deepseek2, groups", "deepseek2, groups of sigmoids, joined", "deepseek2, glm",
     "nemotron_h", "nemotron_h_moe", *ling.VARIANTS, "minimax-m2", "arcee", "apertus", "afmoe",
@@ -273,7 +291,8 @@ UNTIED = (
     "llama, untied", "llama, biases", "llama, biases of queries",
     "internlm2", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "qwen2, mimo", "phi3", "phi3, long", "olmo2",
     "olmo2, window", "falcon-h1, norms", "stablelm", "stablelm, parallel", "stablelm, head norms",
-    "gptneox", "gptneox, sequential",
+    "gptneox", "gptneox, sequential", "phi2", "phi2, joined", "gptj", "gptj, codegen",
+    "falcon, groups", "olmo, untied",
 )  # fmt: skip
 
 
@@ -312,15 +331,19 @@ def _made(name: str, seed: int, layers: int) -> Checkpoint:
     metadata |= letters_tokenizer() | (XIELU if kind == "apertus" else {})
     made = _Tensors(name, stated, np.random.default_rng(seed))
     vocabulary = len(metadata["tokenizer.ggml.tokens"])
-    tensors = {"token_embd.weight": 3 * made.matrix(vocabulary, HIDDEN), **made.norm(last_norm(kind))}
+    tensors = {"token_embd.weight": 3 * made.matrix(vocabulary, HIDDEN)}
+    if kind != "olmo":
+        tensors |= made.norm(last_norm(kind))
     if name in UNTIED:
         tensors["output.weight"] = 3 * made.matrix(vocabulary, HIDDEN)
+    if kind in _BIASED_OUTPUT:
+        tensors["output.bias"] = made.bias(vocabulary)
     if name == "llama, rope factors":
         tensors["rope_freqs.weight"] = made.random.uniform(1, 8, made.size // 2).astype(np.float32)
     if name == "phi3, long":
         tensors["rope_factors_short.weight"] = made.random.uniform(1, 3, 6).astype(np.float32)
         tensors["rope_factors_long.weight"] = made.random.uniform(3, 9, 6).astype(np.float32)
-    if kind in ("gpt2", "starcoder"):
+    if kind in LEARNED_POSITIONS:
         tensors["position_embd.weight"] = made.matrix(CONTEXT, HIDDEN)
     if kind == "gemma4":
         tensors |= gemma4.whole_tensors(name, stated, made, vocabulary)
@@ -369,11 +392,15 @@ class _Tensors:
             before[1] = "post_attention_norm"
         if self.kind == "gpt-oss":
             found["attn_sinks.weight"] = 2 * self.bias(HEADS)
-        if self.kind in ("cohere2", "cohere2moe", "command-r") or self.name in (
+        if self.kind in ("cohere2", "cohere2moe", "command-r", "phi2", "gptj", "falcon") or self.name in (
             "stablelm, parallel",
             "stablelm, head norms",
         ):
             before = ["attn_norm"]
+        if self.kind == "olmo":
+            before = []
+        if self.name == "falcon, two norms":  # the second one is that of attention
+            before = ["attn_norm", "attn_norm_2"]
         after = ["post_attention_norm", "post_ffw_norm"] if self.kind in SANDWICHED else []
         for name in (*before, *after):
             found |= self.norm(name)
@@ -393,7 +420,7 @@ class _Tensors:
             "attn_k": 2 * self.matrix(self.keys, HIDDEN),
             "attn_v": self.matrix(self.keys, HIDDEN),
         }
-        if self.kind in JOINED:
+        if self.kind in JOINED or self.name == "phi2, joined":
             parts = {"attn_qkv": np.concatenate(list(parts.values()))}
         found = {f"{part}.weight": weights for part, weights in parts.items()}
         if self.kind in ("qwen2", "qwen2vl", "qwen2moe", "gpt-oss", "glm4", "glm4moe", "seed_oss", *BIASED) or (
@@ -477,15 +504,13 @@ class _Tensors:
 
     def _layer(self, name: str, rows: int, inputs: int) -> dict[str, Any]:
         found = {f"{name}.weight": self.matrix(rows, inputs)}
-        return found | (
-            {f"{name}.bias": self.bias(rows)}
-            if self.kind in (*BIASED, "gpt-oss") or self.name == "llama, biases"
-            else {}
-        )
+        has_bias = self.kind in (*BIASED, "gpt-oss") or self.name == "llama, biases"
+        has_bias |= self.kind == "gptj" and name.startswith("ffn")
+        return found | ({f"{name}.bias": self.bias(rows)} if has_bias else {})
 
     def norm(self, name: str, length: int = HIDDEN) -> dict[str, Any]:
         found = {f"{name}.weight": self.random.uniform(0.5, 1.5, length).astype(np.float32)}
-        return found | ({f"{name}.bias": self.bias(length)} if self.kind in (*BIASED, "stablelm") else {})
+        return found | ({f"{name}.bias": self.bias(length)} if self.kind in _BIASED_NORMS else {})
 
     def matrix(self, rows: int, inputs: int) -> Any:
         return (self.random.normal(size=(rows, inputs)) / np.sqrt(inputs)).astype(np.float32)

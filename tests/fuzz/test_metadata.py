@@ -30,9 +30,10 @@ UNREAD = (
     "attention.bias", "tensor_data_layout", "some.key",
 )  # fmt: skip
 """Keys that no file of these architectures has, some with a meaning elsewhere."""
-NAMES = sorted({"llama", "qwen2", "qwen3", "gemma3", "granite", "smollm3", "olmo2", "olmo2, window", "stablelm", "gpt2",
-                "gptneox", "cohere2", "starcoder2", "phi3, long", "llama, experts", "qwen3moe", "qwen2moe", "olmoe",
-                "mellum", "granitemoe, shared", "gpt-oss", "gemma", "gemma2", "glm4", "exaone4", "seed_oss",
+NAMES = sorted({"llama", "qwen2", "qwen3", "gemma3", "granite", "smollm3", "olmo", "olmo2",
+                "olmo2, window", "stablelm", "gpt2", "gptneox", "cohere2", "starcoder2", "phi2", "phi3, long", "falcon",
+                "falcon, two norms", "llama, experts", "qwen3moe", "qwen2moe", "olmoe", "mellum",
+                "granitemoe, shared", "gpt-oss", "gemma", "gemma2", "glm4", "exaone4", "seed_oss",
                 "internlm2", "mistral3", "lfm2", "lfm2moe", "gemma3n, own keys", "gemma4", "gemma4, values from keys",
                 "gemma4, experts", "qwen35", "qwen35moe", "qwen3next, joined",
                 "nemotron_h", "nemotron_h_moe", "deepseek2", "deepseek2, joined", "deepseek2, latent queries",

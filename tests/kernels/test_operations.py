@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from onward.kernels.activations import ACTIVATION_NAMES, ACTIVATIONS, ActivationName
 from onward.kernels.memory import Vector, address
-from onward.kernels.operations import Writers, emit_embed, emit_quantise
-from onward.kernels.records import EMBED, QUANTISE
+from onward.kernels.operations import Writers, emit_cap, emit_embed, emit_quantise
+from onward.kernels.records import CAP, EMBED, QUANTISE
 from onward.kernels.targets import host
 from tests.examples import slow_but
 from tests.kernels.emulated import executable_forms
@@ -28,6 +28,22 @@ def test_tokens_beyond_a_table_have_its_first_row() -> None:
     code = operation(lambda module: emit_embed(module, host().isa, "F32"), "host")
     run_operation(code, record, ROWS, tokens=address(tokens))
     assert (found == 2 * table[[3, 0, 4, 0]]).all()
+
+
+@pytest.mark.parametrize("form", slow_but(["host"], ["host", *sorted(executable_forms())]))
+@pytest.mark.parametrize("is_hard", [False, True])
+def test_caps_keep_numbers_within_them_and_a_nan(form: str, is_hard: bool) -> None:
+    rows = np.random.default_rng(4).normal(size=(ROWS, INPUTS)).astype(np.float32) * 3
+    rows[0, :5] = np.nan, np.inf, -np.inf, 0.75, -0.75
+    found, last = rows.copy(), INPUTS - 16
+    record = CAP.record(
+        0, has_barrier=True, values=address(found), stride=found.strides[0], num_vectors=last // 16, pieces=3,
+        is_hard=is_hard, cap=0.75,
+    )  # fmt: skip
+    run_operation(operation(emit_cap, form), record, ROWS)
+    expected = np.clip(rows, -0.75, 0.75) if is_hard else 0.75 * np.tanh(rows.astype(np.float64) / 0.75)
+    np.testing.assert_allclose(found[:, :last], expected[:, :last], atol=0 if is_hard else 1e-6)
+    assert (found[:, last:] == rows[:, last:]).all()
 
 
 @pytest.mark.parametrize("form", slow_but(["host"], ["host", *sorted(executable_forms())]))

@@ -39,7 +39,8 @@ NAMES = (
     "ernie4_5", "minimax-m2", "ernie4_5-moe", "command-r", "command-r, head norms", "arcee", "afmoe", "qwen2vl",
     "qwen3vl", "qwen3vlmoe", "starcoder",
     "hunyuan-dense", "hunyuan-moe", "apertus", "gemma3n", "gemma3n, stated", "minicpm", "dots1", "llama4",
-    "llama4, chunks", "cohere2moe", "cohere2moe, rms",
+    "llama4, chunks", "cohere2moe", "cohere2moe, rms", "phi2", "gptj", "falcon",
+    "falcon, two norms", "olmo", "opt",
 )  # fmt: skip
 
 FLOAT8 = "F8_E4M3"

@@ -56,6 +56,18 @@ def test_the_rule_of_a_model_that_reads_images_is_that_of_its_part_for_texts(
     assert pieces(HuggingFaceTokenizer(folder(tmp_path, config=config)), "abcab 12") == ["abc", "ab", "Ġ", "1", "2"]
 
 
+@pytest.mark.parametrize(("stated", "has_start"), [("GPT2Tokenizer", True), ("CodeGenTokenizer", False), (None, False)])
+@pytest.mark.parametrize("start", ["<|endoftext|>", {"content": "<|endoftext|>", "special": True}])
+def test_a_start_token_that_is_asked_for_comes_first_with_the_class_of_gpt2(
+    stated: str | None, has_start: bool, start: object, tmp_path: Path
+) -> None:
+    """As in transformers 4: OPT's folders say so."""
+    names = {"add_bos_token": True, "bos_token": start, "tokenizer_class": stated}
+    found = HuggingFaceTokenizer(folder(tmp_path, "opt", tokenizer_config=names))
+    assert pieces(found, "abcab") == ["<|endoftext|>"] * has_start + ["abc", "ab"]
+    assert found.implicit_prefix(add_special_tokens=True) == has_start
+
+
 def test_token_ids_are_those_of_a_gguf_file_with_the_same_vocabulary(tmp_path: Path) -> None:
     stated = letters_tokenizer()
     expected = tokenizer({**stated, "tokenizer.ggml.tokens": VOCABULARY,

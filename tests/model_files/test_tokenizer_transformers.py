@@ -112,6 +112,17 @@ FOLDERS: dict[str, Make] = {
         f"vocab.json and merges.txt of {kind}": lambda path, kind=kind: test_tokenizer_folder.folder(path, kind)  # type: ignore[misc]
         for kind in ("gpt2", "qwen2")  # for others, transformers splits text by GPT-2's rule, unlike their own files
     },
+    "vocab.json and merges.txt with a start token": lambda path: test_tokenizer_folder.folder(
+        path,
+        "opt",
+        tokenizer_config={
+            "tokenizer_class": "GPT2Tokenizer",
+            "add_bos_token": True,
+            "bos_token": "<|endoftext|>",
+            "eos_token": "<|endoftext|>",
+            "unk_token": "<|endoftext|>",
+        },
+    ),
     "tokenizer.model": lambda path: test_sentencepiece.folder(
         path, tokenizer_config={"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}
     ),

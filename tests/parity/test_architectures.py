@@ -36,8 +36,8 @@ ARCHITECTURES = (
     "olmoe", "ernie4_5", "ernie4_5-moe", "minimax-m2", "dots1", "llama4",
     "gemma3, cap", "cohere2", "cohere2moe", "command-r", "arcee", "apertus", "afmoe", "qwen2vl", "qwen3vl",
     "qwen3vlmoe", "hunyuan-dense", "hunyuan-moe",
-    "phi3", "smollm3", "granite", "minicpm", "stablelm", "starcoder", "starcoder2", "gpt2", "gptneox", "llama",
-    "qwen2", "qwen3", "deepseek2",
+    "phi2", "phi3", "smollm3", "granite", "minicpm", "stablelm", "starcoder", "starcoder2", "gpt2", "gptneox", "llama",
+    "qwen2", "qwen3", "deepseek2", "gptj", "falcon", "olmo", "opt",
 )  # fmt: skip
 MODELS_PER_ROW = 3
 """On how many of them each row runs. With more, some rows fail that need a text which not every model generates."""
@@ -118,11 +118,14 @@ def write_letters_model(path: Path, name: str) -> Path:
             weights[LETTERS, 0] = 8.0
             weights[END, 0] = 7.0
             tensors[tensor] = weights
+    if "output.bias" in tensors:
+        tensors["output.bias"] = np.zeros(count, np.float32)
     if "position_embd.weight" in tensors:
         tensors["position_embd.weight"] = random.normal(0, 0.3, (CONTEXT, HIDDEN)).astype(np.float32)
         tensors["position_embd.weight"][:, 0] = 0.0
     last = last_norm(kind)
-    tensors[f"{last}.weight"] = np.ones(HIDDEN, np.float32)
+    if f"{last}.weight" in tensors:
+        tensors[f"{last}.weight"] = np.ones(HIDDEN, np.float32)
     if f"{last}.bias" in tensors:
         tensors[f"{last}.bias"] = np.zeros(HIDDEN, np.float32)
     return write_gguf(path, metadata, tensors)

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_silu", "relu_squared", "xielu"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_silu", "relu", "relu_squared", "xielu"]
 NormKind = Literal["rms", "layer"]
 XIELU = ("alpha_p", "alpha_n", "beta", "eps")
 """Names of an xIELU's numbers, in files."""
@@ -217,12 +217,16 @@ class Architecture:
     ropeless_growth: QueryGrowth | None = None
     """Of their queries."""
     norm: NormKind = "rms"
+    has_norm_weights: bool = True
+    """Whether norms of what layers read and add, and the last one, multiply by weights."""
     has_norms_before: bool = True
     """Whether attention and feed-forward layers read normalised values."""
     has_norms_after: bool = False
     """Whether what they add is normalised."""
     is_parallel: bool = False
-    """Whether both read the same values, instead of one after the other. Their norm may be one."""
+    """Whether both read the same values, instead of one after the other."""
+    has_two_norms: bool = False
+    """Whether these have a norm for each."""
     activation: Activation = "silu"
     xielu: tuple[tuple[float, float, float, float], ...] = ()
     """Of each layer's activation, where that is xIELU: alpha above 0, alpha below, beta, and how close to 0 a negative
@@ -238,6 +242,8 @@ class Architecture:
     """Whether each head also attends to a key without a value, whose score is a weight (an attention sink)."""
     attention_scale: float | None = None
     """None: the inverse square root of `head_size`."""
+    projection_limit: float | None = None
+    """Queries, keys and values that are larger, or smaller than its negative, become it."""
     attention_cap: float | None = None
     """Scores become cap * tanh(score / cap)."""
     logit_cap: float | None = None

@@ -70,7 +70,7 @@ _WHOLE = {
 }  # fmt: skip
 HEAD_NORMS = ("attn_q_norm", "attn_k_norm")
 _NAME = re.compile(
-    r"(?:language_model\.)?(?:(?:model|transformer|gpt_neox|backbone)\.)?(?:language_model\.)?"
+    r"(?:language_model\.)?(?:(?:model|transformer|gpt_neox|backbone)\.)?(?:(?:language_model|decoder)\.)?"
     r"(?:(?:layers|h)\.(?P<layer>\d{1,5})\.)?(?P<rest>[\w.]+)"
 )
 _EXPERTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
@@ -81,6 +81,7 @@ SKIPPED = (
     ".self_attn.position_ids",
     ".attn.bias",
     ".attn.masked_bias",
+    ".attn.causal_mask",
     ".attention.bias",
     ".attention.masked_bias",
 )

@@ -26,6 +26,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "attention.layer_norm_rms_epsilon": ("rms_norm_eps",),
     "attention.layer_norm_epsilon": ("layer_norm_eps", "norm_epsilon", "layer_norm_epsilon"),
     "attention.scale": ("attention_multiplier",),
+    "attention.clamp_kqv": ("clip_qkv",),
     "embedding_scale": ("embedding_multiplier",),
     "residual_scale": ("residual_multiplier",),
     "logit_scale": ("logit_scale", "logits_scaling"),
@@ -44,10 +45,10 @@ _KEYS: dict[str, tuple[str, ...]] = {
 """GGUF's names without the architecture's prefix, and those in config.json; the first one that is stated counts."""
 _ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh", "relu2": "relu_squared", "xielu": "xielu",
+    "gelu_fast": "gelu_tanh", "relu": "relu", "relu2": "relu_squared", "xielu": "xielu",
 }  # fmt: skip
 _CHANGES = {
-    "clip_qkv": "clamped queries",
+    "alibi": "ALiBi positions",
     "scale_attn_by_inverse_layer_idx": "attention that is scaled by layer",
     "use_bidirectional_attention": "attention in both directions",
     "add_cross_attention": "layers that read what another model computes",

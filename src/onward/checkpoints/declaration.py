@@ -11,13 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tensor import Tensor
 
-Biases = Literal["never", "perhaps", "always"]
+Biases = Literal["never", "perhaps", "always", "of feed-forward layers"]
 HeadNorms = Literal["never", "always", "perhaps", "of each head", "of all heads"]
 Experts = Literal["none", "usual", "own"]
 Statements = Callable[[Mapping[str, Any], Mapping[str, MetadataValue], str], Mapping[str, MetadataValue]]
@@ -87,10 +90,8 @@ class Declaration:
     is_gated: bool = True
     """Whether feed-forward layers multiply two products."""
     biases: Biases = "perhaps"
-    """Whether matrices have biases; a folder's configuration says it where they may have some."""
+    """Which matrices have biases; a folder's configuration says it where they may have some."""
     has_norm_biases: bool = False
-    has_two_norms: bool = False
-    """Whether attention and feed-forward layer have a norm each, although they read the same values."""
     head_norms: HeadNorms = "never"
     """Whether queries and keys are normalised: per head, per head with weights of its own, which are there or not, or
     over all heads."""
@@ -116,12 +117,13 @@ class Declaration:
     has_pairs_in_folders: bool = False
     has_joined_gates: bool = False
     """Whether `ffn_up` contains the gate, too."""
-    has_heads_together: bool = False
-    """Whether folders have, in one tensor, the queries of each head of keys, then it and its value."""
+    kinds_apart: Callable[[Parameters, int], NDArray[np.int64] | None] | None = None
+    """Returns, of so many rows that folders have in one tensor, the order with queries, keys and values one after the
+    other; None for another number than there can be."""
     may_share_alone: bool = False
     """Whether a folder without experts calls its feed-forward layer an expert that all tokens use."""
     apart: Callable[[Parameters, Mapping[str, Tensor]], dict[str, Tensor]] | None = None
-    """Returns the tensors with those apart that are several in one."""
+    """Returns the tensors with those apart that are several in one, and by the names of most architectures."""
     as_in_gguf: Callable[[Parameters, Tensor], Tensor] | None = None
     """Returns a tensor of a folder, by GGUF's name, as GGUF files have it."""
     predicting: Predicting | None = None

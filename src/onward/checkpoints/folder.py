@@ -232,13 +232,7 @@ def _as_in_gguf(parameters: Parameters, tensor: Tensor) -> Tensor:
 
 
 def with_kinds_apart(parameters: Parameters, tensor: Tensor) -> Tensor:
-    """Return queries, keys and values one after the other; GPT-NeoX's files have those of each head together, and those
-    of InternLM 2 the queries of each head of keys, then it and its value. Other tensors are returned as they are."""
-    if not declared(parameters.architecture).has_heads_together or ".attn_qkv." not in tensor.name:
-        return tensor
-    heads = parameters.integer("attention.head_count", minimum=1)
-    keys = parameters.integer("attention.head_count_kv", heads, minimum=1)
-    if heads % keys or tensor.shape[0] % (heads + 2 * keys):
-        return tensor
-    rows = np.arange(tensor.shape[0]).reshape(keys, heads // keys + 2, -1)
-    return tensor.selected(np.concatenate([part.reshape(-1) for part in np.split(rows, (-2, -1), axis=1)]))
+    """Return a tensor of queries, keys and values with these one after the other; any other one as it is."""
+    order_of = declared(parameters.architecture).kinds_apart
+    order = order_of(parameters, tensor.shape[0]) if order_of is not None and ".attn_qkv." in tensor.name else None
+    return tensor if order is None else tensor.selected(order)

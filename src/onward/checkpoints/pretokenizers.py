@@ -94,6 +94,7 @@ _BY_PATTERN: dict[PreTokenizer, tuple[str, ...]] = {
         "gpt-2", "phi-2", "gigachat", "a.x-4.0", "mellum", "exaone4", "olmo", "mpt", "jais", "trillion",
         "granite-docling",
     ),
+    PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, r"[0-9][0-9][0-9]")): ("falcon",),
     PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}")): ("deepseek-coder",),
     PreTokenizer((
         r"[\r\n]", rf"\s?[{_DEEPSEEK_LETTERS}]+",

@@ -158,13 +158,14 @@ def _require_shape(shape: Shape, needed: Shape, name: str, where: str) -> None:
 
 def _required(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
     own, hidden, num_tokens = declared(found.name), found.hidden, _num_tokens(checkpoint)
-    shapes: dict[str, Shape] = {"token_embd.weight": (num_tokens, hidden), "output_norm.weight": (hidden,)}
+    shapes: dict[str, Shape] = {"token_embd.weight": (num_tokens, hidden)}
     if checkpoint.is_tied is False or (checkpoint.is_tied is None and own.is_untied):
         shapes["output.weight"] = num_tokens, hidden
     if found.rope is None:
         shapes["position_embd.weight"] = found.context_length, hidden
-    if own.has_norm_biases:
-        shapes["output_norm.bias"] = (hidden,)
+    if found.has_norm_weights:
+        kinds = ("weight", "bias") if own.has_norm_biases else ("weight",)
+        shapes |= dict.fromkeys((f"output_norm.{kind}" for kind in kinds), (hidden,))
     if own.has_unrotated_parts and found.rope is not None and len(found.window_layers) < found.num_layers:
         shapes[ROPE_FACTORS] = (found.rope.size // 2,)
     if size := found.layer_input:
@@ -192,7 +193,7 @@ def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[
     matrices = _matrices(found, layer, parameters)
     for name, shape in matrices.items():
         yield f"{name}.weight", shape
-        if own.biases == "always" and _may_have_bias(parameters, name):
+        if own.biases in ("always", "of feed-forward layers") and _may_have_bias(parameters, name):
             yield f"{name}.bias", shape[:-1]
     if found.has_sinks:
         yield "attn_sinks.weight", (found.num_heads,)
@@ -324,14 +325,17 @@ def _experts(mixture: Mixture, hidden: int) -> dict[str, Shape]:
 def _may_have_bias(parameters: Parameters, name: str) -> bool:
     """Return whether a matrix may have a bias, as the configuration of a folder says; of a GGUF file: it may, unless it
     is a convolution's, or makes a state, or attention is latent."""
-    if name.startswith(("shortconv", "ssm")) or declared(parameters.architecture).biases == "never":
+    without = {"never": "", "of feed-forward layers": "attn"}.get(declared(parameters.architecture).biases, "ssm")
+    if name.startswith(("shortconv", "ssm", without)):
         return False
     found = parameters.switch("attention.bias" if name.startswith("attn") else "feed_forward.bias", True)
     return parameters.switch("attention.output_bias", found) if name == "attn_output" else found
 
 
 def _norms(found: Architecture, layer: int) -> list[str]:
-    has_one = found.is_parallel and not declared(found.name).has_two_norms
+    if not found.has_norm_weights:
+        return []
+    has_one = found.is_parallel and not found.has_two_norms
     has_one |= layer in found.mixerless_layers or not found.is_feeding(layer)
     before = ["attn_norm"] if has_one else ["attn_norm", "ffn_norm"]
     after = ["post_attention_norm", "post_ffw_norm"]

@@ -198,7 +198,7 @@ def emit_quantise(module: Module, writers: Writers) -> Any:
 
 
 def emit_cap(module: Module) -> Any:
-    """Soft caps of logits, in place."""
+    """Soft caps of logits, or hard ones of queries, keys and values, in place. A NaN remains."""
     op = Operation(module, "cap")
     f = op.f
     pieces, vectors = op.field(CAP, "pieces"), op.field(CAP, "num_vectors")
@@ -208,8 +208,12 @@ def emit_cap(module: Module) -> Any:
         values = f.at(op.field(CAP, "values"), piece // pieces * op.field(CAP, "stride"))
         first = piece % pieces * per_piece
         last = f.min(first + per_piece, vectors)
-        with f.loop(first * VECTOR_BYTES, last * VECTOR_BYTES, VECTOR_BYTES) as at:
-            f.store(cap * tanh(f, f.load(values, F32X16, at) / cap), values, at)
+        bounds = first * VECTOR_BYTES, last * VECTOR_BYTES, VECTOR_BYTES
+        with f.otherwise(op.field(CAP, "is_hard").eq(0)) as (soft, hard):
+            with soft, f.loop(*bounds) as at:
+                f.store(cap * tanh(f, f.load(values, F32X16, at) / cap), values, at)
+            with hard, f.loop(*bounds) as at:
+                f.store(f.max(-cap, f.min(cap, f.load(values, F32X16, at))), values, at)
     return f.ret()
 
 

@@ -92,8 +92,9 @@ ALTUP = Layout(
 )  # fmt: skip
 """Predictions of `count` hidden states of a row, `part` bytes apart, or, where `computed` is not null, corrections of
 them by it; see altup. `pieces`: as in UNIT."""
-CAP = Layout(values=PTR, stride=I64, num_vectors=I64, pieces=I64, cap=F32)
-"""values = cap * tanh(values / cap): vectors of 16. `pieces`: as in UNIT."""
+CAP = Layout(values=PTR, stride=I64, num_vectors=I64, pieces=I64, is_hard=I64, cap=F32)
+"""values = cap * tanh(values / cap), or, with `is_hard`, the nearest numbers from -cap to cap: vectors of 16. `pieces`:
+as in UNIT."""
 ROTATE = Layout(
     queries=PTR, keys=PTR, values=PTR, query_stride=I64, key_stride=I64,
     cosines=PTR, sines=PTR, cache=PTR, cache_stride=I64, target=PTR, scale=F32, growth=PTR,

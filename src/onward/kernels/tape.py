@@ -312,14 +312,14 @@ class TapeBuilder:
         if not self._kernels.has_convolutions:
             raise ValueError("The kernels were compiled without convolutions.")
 
-    def cap(self, values: Rows, numbers: int, cap: float) -> None:
+    def cap(self, values: Rows, numbers: int, cap: float, *, is_hard: bool = False) -> None:
         """Cap numbers, float32 [rows, numbers]: whole vectors of 16."""
         values.require(self._rows, 4 * numbers)
         if numbers % LANES or not self._kernels.has_caps:
             raise ValueError(f"{numbers} numbers cannot be capped, or the kernels were compiled without that.")
         record = CAP.record(
             CAP_CODE, has_barrier=True, values=values.address, stride=values.stride, num_vectors=numbers // LANES,
-            pieces=max(1, numbers // CAP_PIECE_NUMBERS), cap=cap,
+            pieces=max(1, numbers // CAP_PIECE_NUMBERS), is_hard=is_hard, cap=cap,
         )  # fmt: skip
         self._append(record, values)
 

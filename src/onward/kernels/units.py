@@ -38,6 +38,10 @@ def _clamped_silu(f: Function, x: Value) -> Value:
     return clamped * sigmoid(f, clamped * _GAIN)
 
 
+def _relu(f: Function, x: Value) -> Value:
+    return f.max(x, f.const(F32X16, 0.0))
+
+
 def _relu_squared(f: Function, x: Value) -> Value:
     positive = f.max(x, f.const(F32X16, 0.0))
     return positive * positive
@@ -55,7 +59,7 @@ def _xielu(f: Function, x: Value, numbers: Sequence[Value]) -> Value:
 
 _UNITS: dict[str, Callable[[Function, Value], Value]] = {
     "silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "clamped_silu": _clamped_silu, "sigmoid": sigmoid,
-    "relu_squared": _relu_squared,
+    "relu": _relu, "relu_squared": _relu_squared,
 }  # fmt: skip
 XIELU, XIELU_NUMBERS = "xielu", 4
 UNITS = (*_UNITS, XIELU)

@@ -3,6 +3,7 @@ as the files that they lack."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,8 @@ def _of_merges(folder: Path) -> MadeTokenizer:
             f"{folder} has {VOCABULARY} and {MERGES}, but no {TOKENIZER}: how a model of the type {str(kind)[:40]!r} "
             f"cuts text is not in them. {ADVICE}"
         )
-    if read_object(folder / TOKENIZER_CONFIG).get("add_prefix_space"):
+    stated = read_object(folder / TOKENIZER_CONFIG)
+    if stated.get("add_prefix_space"):
         raise CheckpointError(
             f"{folder} puts a space before texts ('add_prefix_space'), which Onward does not do. {ADVICE}"
         )
@@ -133,11 +135,20 @@ def _of_merges(folder: Path) -> MadeTokenizer:
         "tokenizer.ggml.token_type": found.kinds,
         "tokenizer.ggml.merges": _read_merges(folder / MERGES),
     }
+    start = _literal(stated.get("bos_token"))
+    if stated.get("add_bos_token") is True and _is_gpt2(stated) and start in found.tokens:
+        metadata |= {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": found.tokens.index(start)}
     files = tokenizer_files(Parameters(metadata, str(folder)), is_gguf=False)
     if own.is_composed:
         whole = msgspec.json.decode(files.tokenizer, type=dict[str, Any])
         files = replace(files, tokenizer=msgspec.json.encode(whole | {"normalizer": {"type": "NFC"}}))
     return MadeTokenizer(replace(files, configuration={}))  # names and ids come from the folder's own files
+
+
+def _is_gpt2(stated: Mapping[str, Any]) -> bool:
+    """Return whether a folder's class is GPT-2's, which puts the start token before texts where it is asked to; all
+    classes for such files do so only since transformers 5."""
+    return str(stated.get("tokenizer_class")).startswith("GPT2")
 
 
 @dataclass(slots=True)
@@ -229,6 +240,11 @@ def _named(folder: Path) -> set[str]:
             if not key.endswith(("_token", "_special_tokens")):
                 continue
             for each in value if isinstance(value, list) else [value]:
-                literal = each.get("content") if isinstance(each, dict) else each
+                literal = _literal(each)
                 found |= {literal} if isinstance(literal, str) else set()
     return found
+
+
+def _literal(stated: Any) -> Any:
+    """Return the text of a token that is stated as it is, or as an object."""
+    return stated.get("content") if isinstance(stated, dict) else stated

@@ -62,7 +62,7 @@ share keys, each kind of state, latent attention, and chunks."""
 DIFFERENT_NAMES = [
     *FAST_NAMES, "llama, rope factors", "qwen3", "phi3", "cohere2", "qwen3moe", "gemma2", "nemotron_h_moe",
     "gemma4, experts", "falcon-h1", "deepseek2, groups of sigmoids", "afmoe", "hunyuan-dense",
-    "apertus", "gemma3n", "gemma3n, stated",
+    "apertus", "gemma3n", "gemma3n, stated", "olmo",
 ]  # fmt: skip
 """With all that the slow tests of each kernel's memory and bits need."""
 NUM_TOKENS = 70
@@ -192,7 +192,7 @@ CUT = [
     "gemma3", "olmo2", "gptneox", "cohere2", "gpt2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2", "lfm2", "lfm2moe",
     "gemma4", "gemma4, experts", "qwen35", "qwen35moe", "qwen3next", "granitehybrid", "falcon-h1",
     "nemotron_h", "nemotron_h_moe", "deepseek2", "deepseek2, queries joined", "afmoe", "hunyuan-dense",
-    "gemma3n", "apertus", "llama4, chunks", "cohere2moe",
+    "gemma3n", "apertus", "llama4, chunks", "cohere2moe", "phi2", "gptj", "falcon, two norms", "olmo", "opt",
 ]  # fmt: skip
 PLAIN, MIXTURE, OTHERS = "llama", "qwen3moe", ["lfm2", "lfm2moe", "gemma3n", "gemma4", "gemma4, experts", "deepseek2"]
 """`OTHERS`: layers of one model keep other things in a block, or read those of another layer, or have values of another

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from onward.checkpoints.architecture import Activation, Architecture, NormKind
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.cursor import MetadataValue
@@ -37,7 +40,7 @@ _LEAST_MAGNITUDE = 2.0**-10
 """By which rotated queries and keys are multiplied before their norms, which take it out again; at most its inverse."""
 _EPSILONS: dict[NormKind, str] = {"rms": RMS, "layer": LAYER}
 _ACTIVATIONS: dict[str, Activation] = {
-    "silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_tanh", "relu_squared": "relu_squared",
+    "silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_tanh", "relu": "relu", "relu_squared": "relu_squared",
     "xielu": "xielu",
 }  # fmt: skip
 
@@ -124,6 +127,17 @@ def windowed(found: Architecture, parameters: Parameters, period: int | None = N
 def on(switches: Iterable[bool]) -> frozenset[int]:
     """Return the layers in which something is on."""
     return frozenset(layer for layer, is_on in enumerate(switches) if is_on)
+
+
+def heads_together(parameters: Parameters, count: int) -> NDArray[np.int64] | None:
+    """Return the order of rows of which folders have the queries of each head of keys together, then it and its value:
+    GPT-NeoX's, InternLM 2's and Falcon's. None for another number of rows than these are."""
+    heads = parameters.integer("attention.head_count", minimum=1)
+    keys = parameters.integer("attention.head_count_kv", heads, minimum=1)
+    if heads % keys or count % (heads + 2 * keys):
+        return None
+    rows = np.arange(count).reshape(keys, heads // keys + 2, -1)
+    return np.concatenate([part.reshape(-1) for part in np.split(rows, (-2, -1), axis=1)])
 
 
 def without_window(_: Mapping[str, Any], found: Mapping[str, MetadataValue], __: str) -> dict[str, MetadataValue]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from onward.checkpoints.architecture import Architecture, QueryGrowth
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.declaration import Declaration, ModelType
-from onward.checkpoints.families.common import EXPERTS, RMS, common, on, windowed
+from onward.checkpoints.families.common import EXPERTS, RMS, common, heads_together, on, windowed
 from onward.checkpoints.mixtures import has_experts, mixture_of
 
 _SMOLLM3_PATTERN = 4
@@ -86,7 +86,7 @@ ARCHITECTURES: dict[str, Declaration] = {
         keys=frozenset({RMS}),
         is_untied=True,
         has_pairs_in_gguf=True,
-        has_heads_together=True,
+        kinds_apart=heads_together,
         model_types={"internlm2": ModelType(defaults={"bias": True}, attention_bias="bias")},
     ),
     "seed_oss": Declaration(

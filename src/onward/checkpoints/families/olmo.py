@@ -1,16 +1,36 @@
-"""OLMo 2 and 3, and OLMoE: norms over all queries and keys."""
+"""OLMo: norms without weights. OLMo 2 and 3, and OLMoE: norms over all queries and keys."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from onward.checkpoints.architecture import Architecture, Rope
 from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.declaration import Declaration, ModelType
-from onward.checkpoints.families.common import EXPERTS, LOCAL_BASE, RMS, WINDOWS, common, local_base, windowed
+from onward.checkpoints.families.common import EXPERTS, LAYER, LOCAL_BASE, RMS, WINDOWS, common, local_base, windowed
 from onward.checkpoints.mixtures import mixture_of
+from onward.errors import CheckpointError
 
 _OLMO3_PATTERN = 4
+_LIMIT = "attention.clamp_kqv"
+_EPSILON = 1e-5
+"""Of OLMo's norms, which folders do not state."""
+
+
+def _olmo(checkpoint: Checkpoint) -> Architecture:
+    """OLMo (modular_olmo.py; arXiv 2402.00838): Llama with layer norms that have no weights, and, in some, a limit for
+    queries, keys and values. Raises CheckpointError."""
+    limit = checkpoint.parameters.real(_LIMIT, 0.0)
+    if limit < 0:
+        raise CheckpointError(f"{checkpoint.parameters.where} states {limit:g} as {_LIMIT!r}, which no model can have.")
+    return replace(common(checkpoint, norm="layer"), has_norm_weights=False, projection_limit=limit or None)
+
+
+def _epsilon(_: Mapping[str, Any], __: Mapping[str, MetadataValue], ___: str) -> dict[str, MetadataValue]:
+    return {LAYER: _EPSILON}
 
 
 def _olmo2(checkpoint: Checkpoint) -> Architecture:
@@ -32,6 +52,12 @@ def _olmoe(checkpoint: Checkpoint) -> Architecture:
 
 
 ARCHITECTURES: dict[str, Declaration] = {
+    "olmo": Declaration(
+        decoder=_olmo,
+        keys=frozenset({LAYER, _LIMIT}),
+        has_pairs_in_gguf=True,
+        model_types={"olmo": ModelType(attention_bias="attention_bias", statements=_epsilon)},
+    ),
     "olmo2": Declaration(
         decoder=_olmo2,
         keys=frozenset({RMS, *WINDOWS}),

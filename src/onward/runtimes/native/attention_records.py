@@ -16,8 +16,9 @@ from onward.kernels.activations import ActivationName
 from onward.kernels.maths import LOG2_E
 from onward.kernels.memory import Rows, Vector
 from onward.kernels.operands import Norm
+from onward.kernels.panels import panel_count
 from onward.kernels.tape import TapeBuilder
-from onward.kernels.weight_types import GROUP
+from onward.kernels.weight_types import GROUP, PANEL_ROWS
 from onward.runtimes.native.buffers import Buffers, Cache, HeadBuffers
 from onward.runtimes.native.positions import Positions
 from onward.runtimes.native.weights import Weights
@@ -28,6 +29,8 @@ Products = Sequence[tuple[str, Rows]]
 
 def norm_of(found: Architecture, weights: Weights, name: str) -> Norm:
     """Return a norm of an architecture's kind."""
+    if not found.has_norm_weights:
+        return Norm(Vector.of(np.ones(found.hidden, np.float32)), found.epsilon, is_centred=found.norm == "layer")
     weight = weights.required_vector(f"{name}.weight")
     return Norm(weight, found.epsilon, weights.vector(f"{name}.bias"), found.norm == "layer")
 
@@ -87,6 +90,7 @@ class AttentionRecords:
         heads = found.heads_of(layer)
         buffers, shape, blocks = self._buffers.heads[heads], self._cache.shapes[layer], self._cache.layers[layer]
         self._expand(layer, has_queries=has_queries)
+        self._limit(layer, has_queries=has_queries)
         queries = written = None
         is_plain = found.has_plain_head_norms and found.rope_of(layer) is not None
         magnitude = self._magnitude(layer)
@@ -111,6 +115,17 @@ class AttentionRecords:
         self._tape.rotate(shape, queries, written, tables, blocks, scale * LOG2_E, growth, common)
         if has_queries and found.has_head_norms_after_rotation:
             self._norm_rotated(layer, buffers, scale * LOG2_E)
+
+    def _limit(self, layer: int, *, has_queries: bool) -> None:
+        """Cut off products that are larger than the architecture has them."""
+        heads, limit = self._found.heads_of(layer), self._found.projection_limit
+        if limit is None:
+            return
+        buffers, keys = self._buffers.heads[heads], heads.num_kv_heads * heads.head_size
+        parts = [(buffers.keys, keys), (buffers.values, keys)] if self._found.keys_of(layer) == layer else []
+        parts += [(buffers.queries, heads.num_heads * heads.head_size)] if has_queries else []
+        for rows, count in parts:
+            self._tape.cap(rows, panel_count(count) * PANEL_ROWS, limit, is_hard=True)
 
     def attend(self, layer: int) -> None:
         """Write what a layer attends to, in the form that its output reads."""

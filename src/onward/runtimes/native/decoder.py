@@ -168,7 +168,7 @@ class Decoder:
             self._products(projections)
             if self._altup is not None:
                 self._altup.add_beside_attention(layer)
-            if self._weights.has(f"{prefix}ffn_norm.weight") or not found.is_parallel:
+            if found.has_two_norms or not found.is_parallel:
                 norm = f"{prefix}ffn_norm"
             if found.is_parallel and mixture is not None and experts is not None:
                 self._mixture(experts, mixture, layer, norm)  # attention has what it reads already

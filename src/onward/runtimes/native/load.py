@@ -236,7 +236,7 @@ def _kernels(found: Architecture, weights: Weights, names: Sequence[str], shapes
         tuple(dict.fromkeys(shapes)),
         tuple({found.layer_input, *_norm_sizes(found)} - {0}),
         has_experts=found.mixture is not None,
-        has_caps=found.logit_cap is not None or found.altup is not None,
+        has_caps=found.logit_cap is not None or found.altup is not None or found.projection_limit is not None,
         has_altup=found.altup is not None,
         has_sparse_gates=any(cutoff is not None for cutoff in found.gate_cutoffs),
         has_convolutions=bool(found.convolution_layers),
