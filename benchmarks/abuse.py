@@ -242,23 +242,19 @@ def line(name: str, arm: str, cost: Cost) -> str:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.abuse", description=__doc__)
+    parser = measure.parser("abuse", __doc__)
     parser.add_argument("--model", default="storyteller", help="a built-in name or a folder")
     parser.add_argument("--before", type=Path, help="the src folder of another version, to compare with")
     parser.add_argument("--bytes", type=int, default=15_500_000, help="size of large bodies (default 15,500,000)")
     parser.add_argument("--limit", type=float, default=60, help="seconds after which a client leaves (default 60)")
     parser.add_argument("--only", default="", help="only requests whose name contains this")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
 
 
-def main() -> int:
-    options = arguments().parse_args()
-    at_start = measure.start()
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     figures = run(options)
-    measure.write_report(options.json, "abuse", figures, at_start)
-    return 0
+    report(figures)
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

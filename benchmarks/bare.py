@@ -12,7 +12,6 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -149,8 +148,8 @@ def step_figures(model: ModelRunner, sizes: list[int], rounds: int) -> dict[str,
     return {name: measure.median_of([each * 1e3 for each in found[1:]]) for name, found in seconds.items()}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bare", description=__doc__)
+def arguments() -> argparse.ArgumentParser:
+    parser = measure.parser("bare", __doc__)
     parser.add_argument("--model", default="storyteller")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--prompt", type=int, default=128)
@@ -159,16 +158,17 @@ def main() -> int:
     parser.add_argument(
         "--steps", type=int, nargs="*", metavar="TOKENS", help="measure single steps of so many tokens instead"
     )
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    at_start = measure.start()
+    return parser
+
+
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     model, _ = load(options.model)
     if options.steps is not None:
         found = step_figures(model, options.steps or list(STEPS), options.rounds)
         for name, each in sorted(found.items(), key=lambda pair: int(pair[0]) if pair[0].isdigit() else 0):
             print(f"{name:>13}: {each['median']:8.3f} ms ({each['least']:.3f} to {each['greatest']:.3f})")
-        measure.write_report(options.json, "bare", found, at_start)
-        return 0
+        report(found)
+        return
     loop = BareLoop(model, options.prompt + options.out)
     figures = {str(rows): figures_of(loop, model, rows, options) for rows in options.rows}
     for rows, found in figures.items():
@@ -177,9 +177,8 @@ def main() -> int:
             f"decode {found['decode_tok_s']['median']:9.1f} tok/s ({found['step_ms']['median']:.2f} ms per step) · "
             f"prefill {found['prefill_tok_s']['median']:9.1f} tok/s"
         )
-    measure.write_report(options.json, "bare", figures, at_start)
-    return 0
+    report(figures)
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

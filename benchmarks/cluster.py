@@ -18,7 +18,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks import measure, sleeping_server
@@ -169,7 +168,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
+    parser = measure.parser("cluster", __doc__)
     parser.add_argument("--replicas", type=int, nargs="*", default=[1, 2, 4],
                         help="replicas (default 1 2 4; may be empty)")  # fmt: skip
     parser.add_argument("--step-ms", type=float, default=40.0, help="time of an engine's step (default 40)")
@@ -179,18 +178,14 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=int, default=128, help="tokens per completion (default 128)")
     parser.add_argument("--waves", type=int, default=3, help="requests per client (default 3)")
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds (default 3)")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
 
 
-def main() -> int:
-    options = arguments().parse_args()
-    at_start = measure.start()
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     figures = run(options)
     print(table(figures))
-    measure.write_report(options.json, "cluster", figures, at_start)
-    return 0
+    report(figures)
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

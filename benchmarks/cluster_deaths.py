@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
@@ -166,7 +165,7 @@ def table(figures: dict[str, Any]) -> str:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster_deaths", description=__doc__)
+    parser = measure.parser("cluster_deaths", __doc__)
     parser.add_argument("--kills", type=int, default=5, help="of each kind (default 5)")
     parser.add_argument("--kinds", nargs="+", choices=list(KILLS), default=list(KILLS), metavar="KIND",
                         help="what is killed in turn, the head once (default all): " + ", ".join(KILLS))  # fmt: skip
@@ -174,18 +173,14 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--step-ms", type=float, default=20.0, help="time of an engine's step (default 20)")
     parser.add_argument("--out", type=int, default=150, help="tokens per completion (default 150)")
     parser.add_argument("--waves", type=int, default=3, help="requests per client and kill (default 3)")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
 
 
-def main() -> int:
-    options = arguments().parse_args()
-    at_start = measure.start()
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     figures = run(options)
     print(table(figures))
-    measure.write_report(options.json, "cluster_deaths", figures, at_start)
-    return 0
+    report(figures)
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

@@ -139,7 +139,7 @@ def table(family: str, clients: int, found: dict[str, Any]) -> str:
 
 def arguments() -> argparse.ArgumentParser:
     known = families()
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=__doc__)
+    parser = measure.parser("compare", __doc__)
     parser.add_argument("families", nargs="*", default=[*known], help=f"{', '.join(known)} (default: all)")
     parser.add_argument("--model", type=Path, metavar="FILE.gguf", help="compare on this file instead, as it is")
     parser.add_argument(
@@ -166,26 +166,20 @@ def arguments() -> argparse.ArgumentParser:
         "--untuned", action="store_true", help="one thread per core and a cache per slot, instead of the fastest tried"
     )
     parser.add_argument("--peer-flags", type=shlex.split, default=[], help="more flags for llama-server, as one string")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
 
 
-def main() -> int:
-    parser = arguments()
-    options = parser.parse_args()
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     if unknown := set(options.families) - set(families()):
-        parser.error(f"unknown family: {', '.join(unknown)} (choose from {', '.join(families())})")
-    at_start = measure.start()
+        raise measure.BenchmarkError(f"unknown family: {', '.join(unknown)} (choose from {', '.join(families())})")
     seeds = itertools.count(1)
     chosen = [family_of(options.model)] if options.model else select(options.families, options.models)
     wanted = [family.only(options.precisions) for family in chosen]
     program = find(SERVER, options.llama_server)
     figures = {family.name: compare_family(family, options, program, seeds) for family in wanted}
     requests = {system: sampling_fields(system, TOP_K) for system in (ONWARD, PEER)}
-    report = {"families": figures, "peer": version(program), "requests": requests}
-    measure.write_report(options.json, "compare", report, at_start)
-    return 0
+    report({"families": figures, "peer": version(program), "requests": requests})
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

@@ -219,7 +219,7 @@ def measure_clients(arms: Arms, clients: int, options: argparse.Namespace) -> di
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.constrained", description=__doc__)
+    parser = measure.parser("constrained", __doc__)
     parser.add_argument("--model", nargs="+", default=["storyteller"], help="built-in names or folders")
     parser.add_argument("--vocabulary", nargs="*", default=[], help="models of any format, for masks only")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32], help="jobs at a time (default 1 8 32)")
@@ -227,13 +227,10 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=int, default=128, help="tokens per completion at most (default 128)")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
     parser.add_argument("--turns", type=int, default=40, help="pairs of turns of the same choices (default 40)")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
 
 
-def main() -> int:
-    options = arguments().parse_args()
-    at_start = measure.start()
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     figures: dict[str, Any] = {}
     for name in options.vocabulary:
         model = find_model(name)
@@ -241,9 +238,8 @@ def main() -> int:
         figures[Path(name).name] = measure_masks(name, vocabulary, vocabulary.size)
     for name in options.model:
         figures[Path(name).name] = measure_model(name, options)
-        measure.write_report(options.json, "constrained", figures, at_start)
-    return 0
+        report(figures)
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

@@ -14,7 +14,6 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
@@ -119,8 +118,8 @@ def texts(tokenizer: Tokenizer, length: int, count: int) -> Iterator[tuple[str, 
             yield kind, ids[number * stride : number * stride + length]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.draft_model", description=__doc__)
+def arguments() -> argparse.ArgumentParser:
+    parser = measure.parser("draft_model", __doc__)
     parser.add_argument("model", help="a built-in name, a folder or a file")
     parser.add_argument("--draft", required=True, help="the model that drafts for it; mtp: its own layers")
     parser.add_argument("--precision", choices=("fast", "exact"), default="fast", help="of the model (default fast)")
@@ -128,9 +127,10 @@ def main() -> int:
     parser.add_argument("--out", type=int, default=128, help="tokens of each completion (default 128)")
     parser.add_argument("--texts", type=int, default=4, help="texts of each kind (default 4)")
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds of each text (default 3)")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
-    at_start = measure.start()
+    return parser
+
+
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     has_predictor = options.draft == PREDICTOR
     found = find_model(options.model)
     small = found if has_predictor else find_model(options.draft)
@@ -163,8 +163,7 @@ def main() -> int:
         "sizes": [found.size_bytes, small.size_bytes],
         "cases": cases,
     }
-    measure.write_report(options.json, "draft_model", figures, at_start)
-    return 0
+    report(figures)
 
 
 def line(case: dict[str, Any]) -> str:
@@ -180,4 +179,4 @@ def line(case: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

@@ -100,15 +100,16 @@ def arms(stack: ExitStack, gguf: Path, program: Path, threads: int) -> Iterator[
     yield Arm(PEER, peer, "peer", lambda edit: {"cache_prompt": False})
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.edit_pair", description=__doc__)
+def arguments() -> argparse.ArgumentParser:
+    parser = measure.parser("edit_pair", __doc__)
     parser.add_argument("model", type=Path, metavar="MODEL.gguf", help="a GGUF file of a model that was taught to edit")
     parser.add_argument("--out", type=int, default=400, help="tokens of each answer, at most (default 400)")
     parser.add_argument("--threads", type=int, default=2, help="threads of llama-server (default 2)")
     parser.add_argument("--llama-server", type=Path, help="default: the one on PATH, else built into .peers")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
-    at_start = measure.start()
+    return parser
+
+
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     program = peer_build.find(peer_build.SERVER, options.llama_server)
     found: dict[str, dict[str, dict[str, float]]] = {}
     with ExitStack() as stack:
@@ -123,15 +124,14 @@ def main() -> int:
                 for name, (outcome, _) in answers.items()
             }
             texts = {name: text for name, (_, text) in answers.items()}
-            print(report(edit.name, found[edit.name], texts), flush=True)
+            print(lines(edit.name, found[edit.name], texts), flush=True)
     for name in (arm.name for arm in compared if arm.name != PEER):
         ratios = [each[name]["tok_s"] / each[PEER]["tok_s"] for each in found.values()]
         print(f"{name} : {PEER}, median of {len(ratios)} edits: {statistics.median(ratios):.2f}×")
-    measure.write_report(options.json, "edit_pair", {"edits": found}, at_start)
-    return 0
+    report({"edits": found})
 
 
-def report(edit: str, found: dict[str, dict[str, float]], texts: dict[str, str]) -> str:
+def lines(edit: str, found: dict[str, dict[str, float]], texts: dict[str, str]) -> str:
     """Return the lines of one edit for the terminal."""
     lines = [edit]
     for name, each in found.items():
@@ -143,4 +143,4 @@ def report(edit: str, found: dict[str, dict[str, float]], texts: dict[str, str])
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

@@ -17,7 +17,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 from benchmarks import measure
@@ -261,7 +260,7 @@ def table(figures: dict[str, Any]) -> str:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
+    parser = measure.parser("engine", __doc__)
     parser.add_argument("--model", default="storyteller", help="a built-in name or a folder")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--prompt", type=int, default=128, help="tokens per prompt (default 128)")
@@ -273,18 +272,14 @@ def arguments() -> argparse.ArgumentParser:
         nargs="+",
         help="requests per client and round: one number, or one for each of --clients (default: depends on it)",
     )
-    parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
 
 
-def main() -> int:
-    parser = arguments()
-    options = parser.parse_args()
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     waves = options.waves or [waves_for(clients) for clients in options.clients]
     if len(waves) not in (1, len(options.clients)):
-        parser.error(f"--waves takes 1 or {len(options.clients)} numbers, as many as --clients")
+        raise BenchmarkError(f"--waves takes 1 or {len(options.clients)} numbers, as many as --clients")
     find_model(options.model)  # fails before a server starts
-    at_start = measure.start()
     figures: dict[str, Any] = {}
     with serve(options.model) as server:
         arms = Arms(options, server)
@@ -295,9 +290,8 @@ def main() -> int:
     print(table(figures))
     if held:
         print(f"server: {held['above_weights_and_kv'] / 2**20:.0f} MiB above weights and KV cache in use")
-    measure.write_report(options.json, "engine", {"clients": figures, "memory": held}, at_start)
-    return 0
+    report({"clients": figures, "memory": held})
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

@@ -12,7 +12,6 @@ import statistics
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
@@ -23,7 +22,7 @@ from benchmarks.models import model_id
 from benchmarks.outcome import Outcome, summarise
 from benchmarks.processes import cpu_seconds, memory_by_process
 from benchmarks.server_process import Server, serve
-from benchmarks.workload import Workload
+from benchmarks.workload import Workload, add_token_range
 
 THREAD, PROCESS = "thread", "process"
 FLAGS = {THREAD: ("--engine-process", "off"), PROCESS: ("--engine-process", "on")}
@@ -50,8 +49,7 @@ class Arms:
     helps."""
 
     def __init__(self, servers: dict[str, Server], options: argparse.Namespace) -> None:
-        low, _, high = options.token_range.partition(":")
-        self._servers, self._options, self._tokens = servers, options, (int(low), int(high))
+        self._servers, self._options = servers, options
         self._model = model_id(options.model)
         self._rounds = itertools.count()
 
@@ -63,7 +61,7 @@ class Arms:
 
     def _turn(self, server: Server, clients: int, requests: int, seed: int) -> Turn:
         options = self._options
-        workload = Workload(self._model, prompt=options.prompt, tokens=self._tokens, out=options.out, seed=seed)
+        workload = Workload(self._model, prompt=options.prompt, tokens=options.tokens, out=options.out, seed=seed)
         generator = LoadGenerator(Target.parse(server.url), workload, Bounds(requests))
         before = cpu_seconds(server.pid)
         outcomes = run_async(lambda: generator.closed_loop(clients))
@@ -153,29 +151,23 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine_process", description=__doc__)
+    parser = measure.parser("engine_process", __doc__)
     parser.add_argument("--model", default="storyteller", help="a built-in name or a folder")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--prompt", type=int, default=128, help="tokens per prompt (default 128)")
     parser.add_argument("--out", type=int, default=64, help="tokens per completion (default 64)")
     parser.add_argument("--rounds", type=int, default=9, help="measured rounds (default 9)")
     parser.add_argument("--waves", type=int, default=4, help="requests per client and round (default 4, at least 8)")
-    parser.add_argument(
-        "--token-range", default="256:8000", help="range of prompt token ids, LOW:HIGH (default 256:8000)"
-    )
+    add_token_range(parser)
     parser.add_argument("--kv-memory", help="size of each KV cache, where two by default do not fit")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
 
 
-def main() -> int:
-    options = arguments().parse_args()
-    at_start = measure.start()
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     figures = run(options)
     print(table(figures))
-    measure.write_report(options.json, "engine_process", figures, at_start)
-    return 0
+    report(figures)
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
@@ -128,7 +127,7 @@ def worst_delay(load: Load, alone: float, arrivals: Iterable[int] = ARRIVALS) ->
     return max((delay(load, arrival) for arrival in arrivals), key=lambda found: found.excess(alone))
 
 
-def report() -> dict[str, Any]:
+def simulated() -> dict[str, Any]:
     """Simulate and print each load; return all figures, in milliseconds."""
     alone = delay(None, 0).ttft
     found: dict[str, Any] = {"alone": alone * 1e3}
@@ -142,13 +141,9 @@ def report() -> dict[str, Any]:
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fairness", description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
-    at_start = measure.machine()
-    figures = report()
-    measure.write_report(options.json, "fairness", figures, at_start)
+def main(_: argparse.Namespace, report: measure.Report) -> int:
+    figures = simulated()
+    report(figures)
     late = [name for name, found in figures.items() if name != "alone" and found["ttft"] > found["bound"]]
     for name in late:
         print(f"FAILED beside {name}: later than the bound")
@@ -156,4 +151,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(measure.parser("fairness", __doc__), main)

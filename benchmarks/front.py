@@ -130,7 +130,7 @@ def run_in(root: str, arguments: list[str]) -> dict[str, float]:
     return found
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repetitions", type=int, default=60)
     parser.add_argument("--fields", default="{}", help="more fields of the request, in JSON")
@@ -145,14 +145,13 @@ def main() -> int:
         times = asyncio.run(measured(given.repetitions, json.loads(given.fields)))
         found = {"least": min(times) * 1e3, "median": statistics.median(times) * 1e3}
         print(json.dumps(found) if given.json else f"{found['least']:.2f} ms, median {found['median']:.2f} ms")
-        return 0
+        return
     here = str(Path(__file__).resolve().parent.parent)
     pairs = [(run_in(given.root, arguments), run_in(here, arguments)) for _ in range(given.rounds)]
     for name in ("least", "median"):
         there, own = (statistics.median(pair[side][name] for pair in pairs) for side in (0, 1))
         print(f"{name}: {there:.2f} ms there, {own:.2f} ms here, ratio {own / there:.3f}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -13,7 +13,6 @@ import statistics
 import threading
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -65,29 +64,25 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.handover", description=__doc__)
+    parser = measure.parser("handover", __doc__)
     parser.add_argument("--model", default="storyteller", help="built-in name or path (default storyteller)")
     parser.add_argument("--replacements", type=int, default=4, help="(default 4)")
     parser.add_argument("--clients", type=int, default=8, help="streams at a time (default 8)")
     parser.add_argument("--waves", type=int, default=150, help="requests per client (default 150)")
     parser.add_argument("--prompt", type=int, default=64, help="tokens per prompt (default 64)")
     parser.add_argument("--out", type=int, default=200, help="tokens per completion (default 200)")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
 
 
-def main() -> int:
-    options = arguments().parse_args()
-    at_start = measure.start()
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     figures = run(options)
     print(f"{figures['requests']} requests, none failed")
     print(f"{figures['replacements']} replacements, {figures['replacement_seconds']:.1f} s each")
     print(
         f"longest silence of a stream: {figures['before_ms']:.0f} ms before, {figures['longest_ms']:.0f} ms meanwhile"
     )
-    measure.write_report(options.json, "handover", figures, at_start)
-    return 0
+    report(figures)
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

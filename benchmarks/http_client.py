@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from benchmarks.measure import BenchmarkError
+
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
@@ -36,13 +38,13 @@ class Target:
 
     @classmethod
     def parse(cls, base_url: str, *, key: str | None = None, allow_remote: bool = False) -> Target:
-        """Parse `http://host:port[/v1]`. Raises ValueError for https, and for other machines without `allow_remote`."""
+        """Parse `http://host:port[/v1]`. Raises BenchmarkError for https, and without `allow_remote` for other machines."""
         parts = urlsplit(base_url if "//" in base_url else f"http://{base_url}")
         if parts.scheme != "http":
-            raise ValueError(f"{base_url}: only http:// URLs are supported.")
+            raise BenchmarkError(f"{base_url}: only http:// URLs are supported.")
         host = parts.hostname or ""
         if host not in LOOPBACK and not allow_remote:
-            raise ValueError(f"{host!r} is another machine. Pass --allow-remote to send load to it.")
+            raise BenchmarkError(f"{host!r} is another machine. Pass --allow-remote to send load to it.")
         prefix = parts.path.rstrip("/").removesuffix("/v1")
         return cls(host, parts.port or 80, f"{prefix}/v1/completions", key)
 

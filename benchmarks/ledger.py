@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
@@ -109,7 +108,7 @@ def table(figures: dict[str, Any]) -> str:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ledger", description=__doc__)
+    parser = measure.parser("ledger", __doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--prompt", type=int, default=128, help="tokens per prompt (default 128)")
     parser.add_argument("--out", type=int, default=64, help="tokens per completion (default 64)")
@@ -117,18 +116,14 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=4, help="measured rounds per session (default 4)")
     parser.add_argument("--waves", type=int, default=4, help="requests per client and round (default 4, at least 8)")
     parser.add_argument("--null", action="store_true", help="start both servers alike, to see what a run finds then")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
 
 
-def main() -> int:
-    options = arguments().parse_args()
-    at_start = measure.start()
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     figures = run(options)
     print(table(figures))
-    measure.write_report(options.json, "ledger", figures, at_start)
-    return 0
+    report(figures)
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from benchmarks import measure
 from benchmarks.http_client import Connection, ConnectionFailed, IdleConnectionClosed, Received, Target, connect
 from benchmarks.outcome import Objective, Outcome, parse_outcome, summarise, table
-from benchmarks.workload import Workload
+from benchmarks.workload import Workload, add_token_range
 
 T = TypeVar("T")
 RawResult = Received | Outcome
@@ -157,7 +157,7 @@ def plot(outcomes: list[Outcome], path: Path) -> None:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__)
+    parser = measure.parser("load", __doc__)
     parser.add_argument("base_url", help="http://127.0.0.1:8000")
     parser.add_argument("--model", required=True)
     shape = parser.add_mutually_exclusive_group()
@@ -176,9 +176,7 @@ def arguments() -> argparse.ArgumentParser:
         "--shared", type=int, default=0, help="how many of them are the same at the start of every prompt (default 0)"
     )
     parser.add_argument("--text", action="store_true", help="send prompts as text instead of token ids")
-    parser.add_argument(
-        "--token-range", default="256:8000", help="range of prompt token ids, LOW:HIGH (default 256:8000)"
-    )
+    add_token_range(parser)
     parser.add_argument("--out", type=int, default=64, help="max_tokens (default 64)")
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--top-p", type=float, default=0.95)
@@ -196,20 +194,18 @@ def arguments() -> argparse.ArgumentParser:
         help="goodput: maximal mean ms between tokens of a request (default 100)",
     )
     parser.add_argument("--allow-remote", action="store_true", help="allow a server on another machine")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--plot", type=Path, help="plot the distributions to this file (needs matplotlib)")
     return parser
 
 
 def workload_of(options: argparse.Namespace) -> Workload:
-    """Return the workload that the command line describes. Raises ValueError for a malformed range."""
-    low, _, high = options.token_range.partition(":")
+    """Return the workload that the command line describes."""
     return Workload(
         model=options.model,
         prompt=options.prompt,
         shared=options.shared,
         text=options.text,
-        tokens=(int(low), int(high)),
+        tokens=options.tokens,
         out=options.out,
         temperature=options.temperature,
         top_p=options.top_p,
@@ -221,7 +217,7 @@ def workload_of(options: argparse.Namespace) -> Workload:
 
 
 async def run(options: argparse.Namespace) -> list[Outcome]:
-    """Warm up, then do the measured run. Raises ValueError for a URL that is not allowed."""
+    """Warm up, then do the measured run. Raises BenchmarkError for a URL that is not allowed."""
     target = Target.parse(options.base_url, key=os.environ.get("OPENAI_API_KEY"), allow_remote=options.allow_remote)
     workload = workload_of(options)
     if options.warmup:
@@ -234,21 +230,15 @@ async def run(options: argparse.Namespace) -> list[Outcome]:
     return await generator.closed_loop(options.clients)
 
 
-def main() -> int:
-    options = arguments().parse_args()
-    at_start = measure.machine()
-    try:
-        outcomes = run_async(lambda: run(options))
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+def main(options: argparse.Namespace, report: measure.Report) -> int:
+    outcomes = run_async(lambda: run(options))
     figures = summarise(outcomes, Objective(options.slo_ttft / 1e3, options.slo_itl / 1e3))
     print(table(figures))
-    measure.write_report(options.json, "load", figures, at_start)
+    report(figures)
     if options.plot:
         plot(outcomes, options.plot)
     return 1 if figures["failed"] else 0
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -22,7 +23,34 @@ class BenchmarkError(RuntimeError):
     """A run cannot be measured; the message says why."""
 
 
-def run_main(main: Callable[[], int]) -> NoReturn:
+Report = Callable[[dict[str, Any]], None]
+"""Writes figures to the file of `--json`, if there is one: at the end of a benchmark, or also before, as far as they
+are known."""
+
+
+def parser(module: str, description: str | None) -> argparse.ArgumentParser:
+    """Return the parser of `python -m benchmarks.MODULE`, with `--json`. For `run`."""
+    made = argparse.ArgumentParser(prog=f"python -m benchmarks.{module}", description=description)
+    made.add_argument("--json", type=Path, help="write the figures here")
+    return made
+
+
+def run(parser: argparse.ArgumentParser, main: Callable[[argparse.Namespace, Report], int | None]) -> NoReturn:
+    """Parse the command line, measure, and exit with the status of `main` (None: 0), as `run_main`. What `main` reports
+    is written with the command and the machine as it was at the start; a busy one is warned of."""
+    options = parser.parse_args()
+    warn_if_busy()
+    header = {"command": " ".join([parser.prog, *sys.argv[1:]]), "machine": machine()}
+
+    def report(figures: dict[str, Any]) -> None:
+        if options.json is not None:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            options.json.write_text(json.dumps({**header, "figures": figures}, indent=2) + "\n", encoding="utf-8")
+
+    run_main(lambda: main(options, report))
+
+
+def run_main(main: Callable[[], int | None]) -> NoReturn:
     """Exit with the status of `main`; for a BenchmarkError, print its message and exit with status 1."""
     try:
         sys.exit(main())
@@ -102,12 +130,6 @@ def cpu_name() -> str:
     return names[0] if names else "unknown"
 
 
-def start() -> dict[str, Any]:
-    """Warn if the machine is busy, and return its description for `write_report`. Call before the first measurement."""
-    warn_if_busy()
-    return machine()
-
-
 def warn_if_busy() -> None:
     """Warn on stderr if other programs are computing: figures from a busy machine are not reliable."""
     if hasattr(os, "getloadavg") and os.getloadavg()[0] > MAX_QUIET_LOAD:
@@ -115,20 +137,6 @@ def warn_if_busy() -> None:
             f"warning: the load average is {os.getloadavg()[0]:.1f}; figures from a busy machine are not reliable",
             file=sys.stderr,
         )
-
-
-def command_line(module: str, arguments: Sequence[str]) -> str:
-    """Return the command with which a reader can repeat the run."""
-    return " ".join(["python", "-m", f"benchmarks.{module}", *arguments])
-
-
-def write_report(path: Path | None, module: str, figures: dict[str, Any], at_start: dict[str, Any]) -> None:
-    """Write command, machine (as described `at_start`) and figures to `path` as JSON; do nothing if it is None."""
-    if path is None:
-        return
-    report = {"command": command_line(module, sys.argv[1:]), "machine": at_start, "figures": figures}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
 def _memory_bytes() -> int:

@@ -71,8 +71,8 @@ def figures_of(rounds: list[tuple[tuple[float, float], tuple[float, float]]]) ->
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.mixture", description=__doc__)
+def arguments() -> argparse.ArgumentParser:
+    parser = measure.parser("mixture", __doc__)
     parser.add_argument("file", type=Path, metavar="FILE.gguf")
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-30b", help="of the file, if it is written")
     parser.add_argument("--layers", type=int, help="of the file, if it is written; default: some of the model's")
@@ -85,12 +85,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds, after a warm-up round (default 3)")
     parser.add_argument("--llama-server", type=Path, help="default: the one on PATH, else built into .peers")
     parser.add_argument("--llama-flags", default="", help="others of llama-batched-bench's, as one text: '-fa off'")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    return parser
+
+
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     program = find(BATCHED_BENCH, options.llama_server)
     if not options.file.exists():
         write(options.file, SHAPES[options.shape], options.layers)
-    at_start = measure.start()
     model, _ = load(str(options.file), threads=options.threads)
     figures = {}
     for rows in options.rows:
@@ -102,9 +103,8 @@ def main() -> int:
         figures[str(rows)] = found = figures_of(rounds[1:])
         words = " · ".join(f"{name} {each['median']:.2f}" for name, each in found.items())
         print(f"{rows:>3} rows: {words}", flush=True)
-    measure.write_report(options.json, "mixture", figures, at_start)
-    return 0
+    report(figures)
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

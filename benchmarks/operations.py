@@ -17,7 +17,6 @@ import ctypes
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from time import perf_counter
 from typing import Any, get_args
 from unittest.mock import patch
@@ -201,8 +200,8 @@ def prefilled(model: ModelRunner, recorder: Recorder, tokens: int, runs: int) ->
     return {"seconds": seconds, "operations": dict(ranked)}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.operations", description=__doc__)
+def arguments() -> argparse.ArgumentParser:
+    parser = measure.parser("operations", __doc__)
     parser.add_argument("--model", default="storyteller")
     parser.add_argument("--precision", default="fast", choices=get_args(Precision), help="default: fast")
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32])
@@ -214,9 +213,10 @@ def main() -> int:
     )
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--threads", type=int, default=compute_threads(), help="default: one per core")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    at_start = measure.start()
+    return parser
+
+
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     with recording() as recorder:
         model, _ = load(options.model, options.precision, threads=options.threads)
     if any(part.needs is not None for part in recorder.tape.parts):
@@ -237,8 +237,7 @@ def main() -> int:
         print(f"memory: {limit:.1f} GB/s")
     for name, found in figures.items():
         print(step_lines(name, found))
-    measure.write_report(options.json, "operations", {"read_gb_s": limit, "steps": figures}, at_start)
-    return 0
+    report({"read_gb_s": limit, "steps": figures})
 
 
 def step_lines(name: str, step: dict[str, Any]) -> str:
@@ -255,4 +254,4 @@ def step_lines(name: str, step: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

@@ -25,7 +25,7 @@ from benchmarks.http_client import Target
 from benchmarks.load import Bounds, LoadGenerator, RawResult, run_async
 from benchmarks.outcome import Outcome, summarise
 from benchmarks.server_process import serve
-from benchmarks.workload import Workload
+from benchmarks.workload import Workload, add_token_range
 from onward.server.process import raise_open_files_limit
 
 REJECTED = "status 503"
@@ -112,8 +112,7 @@ def problems(figures: dict[str, Any], limit_ms: float) -> list[str]:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Start a server, measure what it completes, and overload it."""
-    low, _, high = options.token_range.partition(":")
-    workload = Workload(options.model, prompt=options.prompt, tokens=(int(low), int(high)), out=options.out)
+    workload = Workload(options.model, prompt=options.prompt, tokens=options.tokens, out=options.out)
     with tempfile.TemporaryDirectory() as folder:
         keys = [secrets.token_hex(16) for _ in range(options.keys)]
         key_file = Path(folder) / "keys"
@@ -145,7 +144,7 @@ def table(figures: dict[str, Any]) -> str:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.overload", description=__doc__)
+    parser = measure.parser("overload", __doc__)
     parser.add_argument("--model", default="storyteller", help="a built-in name or a folder")
     parser.add_argument("--factor", type=float, default=5.0, help="requests sent per request completed (default 5)")
     parser.add_argument("--seconds", type=float, default=60.0, help="duration of the overload (default 60)")
@@ -154,23 +153,18 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--keys", type=int, default=4, help="API keys that send in turns (default 4)")
     parser.add_argument("--prompt", type=int, default=64, help="tokens per prompt (default 64)")
     parser.add_argument("--out", type=int, default=64, help="max_tokens (default 64)")
-    parser.add_argument(
-        "--token-range", default="256:8000", help="range of prompt token ids, LOW:HIGH (default 256:8000)"
-    )
+    add_token_range(parser)
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds after which a request fails")
     parser.add_argument("--limit", type=float, default=100.0, help="maximal p99 of rejections, in ms (default 100)")
     parser.add_argument("--serve", type=shlex.split, default=[], metavar="FLAGS", help="flags of the server")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
 
 
-def main() -> int:
-    options = arguments().parse_args()
-    at_start = measure.start()
+def main(options: argparse.Namespace, report: measure.Report) -> int:
     raise_open_files_limit()
     figures = run(options)
     print(table(figures))
-    measure.write_report(options.json, "overload", figures, at_start)
+    report(figures)
     found = problems(figures, options.limit)
     for problem in found:
         print(f"FAILED {problem}")
@@ -178,4 +172,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

@@ -111,7 +111,7 @@ def _run(command: list[str]) -> None:
         raise PeerError(f"{command[0]} failed ({error}). Its output is above.") from error
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peer_build", description=__doc__)
     parser.add_argument(
         "--processor", choices=PROCESSORS,
@@ -120,7 +120,6 @@ def main() -> int:
     processor = parser.parse_args().processor
     for program in (SERVER, BATCHED_BENCH):
         print(build(program, processor) if processor else find(program))
-    return 0
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import argparse
 import json
 import random
 import shutil
-from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -19,7 +18,6 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from benchmarks import measure
 from benchmarks.server_process import serve
 
-MODULE = "benchmarks.playground"
 PATIENCE_MS = 120_000
 NUM_FRAMES, NUM_EDITS = 240, 100
 VIEW = "document.querySelector('.editor .cm-content').cmTile.view"
@@ -48,14 +46,15 @@ EDIT = f"""edits => {{
 """The script and layout of an edit in the middle of the document, as typing causes them."""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__)
+def arguments() -> argparse.ArgumentParser:
+    parser = measure.parser("playground", __doc__)
     parser.add_argument("--tokens", type=int, default=100_000, help="tokens of the heat map (default 100000)")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome"))
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    at_start = measure.start()
+    return parser
+
+
+def main(arguments: argparse.Namespace, report: measure.Report) -> None:
     with serve("storyteller") as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=arguments.chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
@@ -69,8 +68,7 @@ def main() -> int:
         }
         browser.close()
     print(json.dumps(figures, indent=2))
-    measure.write_report(arguments.json, MODULE, figures, at_start)
-    return 0
+    report(figures)
 
 
 def open_page(browser: Browser, url: str, *, context: int | None = None) -> Page:
@@ -165,4 +163,4 @@ def branches(browser: Browser, url: str, count: int) -> list[float]:
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

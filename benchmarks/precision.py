@@ -245,7 +245,7 @@ def _speed(times: Sequence[float], base: Sequence[float], num_tokens: int, is_ba
     return f"{num_tokens / seconds:,.0f} tok/s" if is_base else f"{statistics.median(base) / seconds:.2f}×"
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.precision", description=__doc__)
     parser.add_argument("models", nargs="+", metavar="MODEL", help="a name of the catalogue that was pulled, or a file")
     parser.add_argument("--tokens", type=int, default=2000, help="tokens whose probabilities are compared")
@@ -261,7 +261,6 @@ def main() -> int:
     for name in options.models:
         print(f"\n{name}, {options.tokens:,} tokens\n")
         print(measure(name, options), flush=True)
-    return 0
 
 
 if __name__ == "__main__":

@@ -272,28 +272,28 @@ def plot(figures: dict[str, Any]) -> str:
     return chart(panels)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.products", description=__doc__)
+def arguments() -> argparse.ArgumentParser:
+    parser = measure.parser("products", __doc__)
     parser.add_argument("--types", nargs="*", default=list(WEIGHT_TYPES), choices=list(WEIGHT_TYPES), metavar="TYPE")
     parser.add_argument("--activations", nargs="*", default=list(ACTIVATIONS), choices=list(ACTIVATIONS))
     parser.add_argument("--threads", type=int, default=compute_threads())
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--exact-host", action="store_true", help="compare with kernels for exactly this processor")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--plot", type=Path, help="write an SVG here")
-    options = parser.parse_args()
-    at_start = measure.start()
+    return parser
+
+
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     wanted = kinds(options.types, options.activations)
     if options.exact_host:
         print("\n".join(exact_host_lines(wanted, options.rounds, *CACHED)))
-        return 0
+        return
     figures = run(wanted, options.threads, options.rounds, OUTPUTS, INPUTS, TURNS)
     print("\n".join(products_section(figures)))
-    measure.write_report(options.json, "products", figures, at_start)
+    report(figures)
     if options.plot:
         options.plot.write_text(plot(figures), encoding="utf-8")
-    return 0
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

@@ -10,7 +10,6 @@ import argparse
 import itertools
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
@@ -20,7 +19,7 @@ from benchmarks.measure import BenchmarkError
 from benchmarks.outcome import summarise
 from benchmarks.processes import cpu_seconds
 from benchmarks.server_process import Server, serve
-from benchmarks.workload import Workload
+from benchmarks.workload import Workload, add_token_range
 from onward.engine.cache import KVCache
 from onward.engine.job import Job
 from onward.engine.scheduler import ScheduledSequence, Scheduler
@@ -40,9 +39,8 @@ class Bursts:
     """Sends requests to one server, `depth` of them at once, until a round's number of requests is complete."""
 
     def __init__(self, server: Server, options: argparse.Namespace) -> None:
-        low, _, high = options.token_range.partition(":")
         self._target, self._pid = Target.parse(server.url), server.pid
-        self._workload = Workload(options.model, prompt=options.prompt, tokens=(int(low), int(high)), out=options.out)
+        self._workload = Workload(options.model, prompt=options.prompt, tokens=options.tokens, out=options.out)
         self._first = 0
 
     def round(self, depth: int, requests: int) -> dict[str, float]:
@@ -228,7 +226,7 @@ COLUMNS = ("p50_us", "p95_us", "add_us", "cancel_us")
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.queueing", description=__doc__)
+    parser = measure.parser("queueing", __doc__)
     parser.add_argument("--model", default="storyteller", help="a built-in name or a folder")
     parser.add_argument(
         "--depths",
@@ -241,9 +239,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds (default 3)")
     parser.add_argument("--prompt", type=int, default=64, help="tokens per prompt (default 64)")
     parser.add_argument("--out", type=int, default=32, help="tokens per completion (default 32)")
-    parser.add_argument(
-        "--token-range", default="256:8000", help="range of prompt token ids, LOW:HIGH (default 256:8000)"
-    )
+    add_token_range(parser)
     parser.add_argument(
         "--waiting",
         type=int,
@@ -252,19 +248,15 @@ def arguments() -> argparse.ArgumentParser:
         help="waiting sequences, for the scheduler alone",
     )
     parser.add_argument("--no-server", action="store_true", help="measure the scheduler only")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
 
 
-def main() -> int:
-    options = arguments().parse_args()
-    at_start = measure.start()
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     figures: dict[str, Any] = {} if options.no_server else {"http": over_http(options)}
     figures["scheduler"] = scheduler_alone(options.waiting)
     print(table(figures))
-    measure.write_report(options.json, "queueing", figures, at_start)
-    return 0
+    report(figures)
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

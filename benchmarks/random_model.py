@@ -98,14 +98,13 @@ def tokenizer(size: int) -> Any:
     return result
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.random_model", description=__doc__)
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("--type", choices=TYPES, default="Q8_0", help="of matrices (default Q8_0)")
     options = parser.parse_args()
     options.file.parent.mkdir(parents=True, exist_ok=True)
     print(write(options.file, kind=options.type))
-    return 0
 
 
 if __name__ == "__main__":

@@ -143,18 +143,18 @@ def line(model: str, found: dict[str, Any]) -> str:
     return f"{model}: {found['what']}: {spread}; {figures}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.reach", description=__doc__)
+def arguments() -> argparse.ArgumentParser:
+    parser = measure.parser("reach", __doc__)
     parser.add_argument("models", nargs="*", default=["storyteller"], help="built-in names or folders")
     parser.add_argument("--only", nargs="+", choices=[*SCENARIOS], default=[*SCENARIOS], metavar="SCENARIO")
     parser.add_argument("--runs", type=int, default=7, help="measured repetitions (default 7)")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
-    at_start = measure.start()
+    return parser
+
+
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     figures = {Path(model).name: reach(model, options.only, options.runs) for model in options.models}
-    measure.write_report(options.json, "reach", {"models": figures}, at_start)
-    return 0
+    report({"models": figures})
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

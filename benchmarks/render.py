@@ -186,7 +186,7 @@ def read_report(path: Path) -> dict[str, Any] | None:
     return report
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.render", description=__doc__)
     parser.add_argument("--figures", type=Path, default=HERE / "figures", help="folder of JSON reports")
     parser.add_argument("--page", type=Path, default=HERE / "README.md", help="the page to update")
@@ -194,7 +194,6 @@ def main() -> int:
     reports = {name: read_report(options.figures / f"{name}.json") for name in SECTIONS}
     page = options.page.read_text(encoding="utf-8")
     options.page.write_text(fill(page, reports), encoding="utf-8")
-    return 0
 
 
 if __name__ == "__main__":

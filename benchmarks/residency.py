@@ -55,7 +55,7 @@ def _complete(server: Server, model: str) -> None:
         response.read()
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.residency", description=__doc__)
     parser.add_argument("--model", default="storyteller", help="a built-in name or a folder")
     options = parser.parse_args()
@@ -65,7 +65,6 @@ def main() -> int:
                 f"{name:8} dropping, {moment:18} {anonymous + file_pages:6,.0f} MiB resident: "
                 f"{anonymous:,.0f} MiB anonymous, {file_pages:,.0f} MiB of files"
             )
-    return 0
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ long that takes), and one with the folder and one without it are started and ask
 from __future__ import annotations
 
 import argparse
+import shlex
 import tempfile
 import time
 from pathlib import Path
@@ -62,24 +63,25 @@ def measured(model: str, prompt: int, runs: int, flags: list[str]) -> dict[str, 
     return {"prompt": prompt, "seconds": seconds, "cached_tokens": {kind: pairs[0][1] for kind, pairs in found.items()}}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.restart", description=__doc__)
+def arguments() -> argparse.ArgumentParser:
+    parser = measure.parser("restart", __doc__)
     parser.add_argument("--model", default="storyteller", help="a name, file or folder, as for `onward serve`")
     parser.add_argument(
         "--prompt", type=int, default=2000, help="tokens of the prompt, or as many as the model takes (default 2000)"
     )
     parser.add_argument("--runs", type=int, default=3, help="restarts of each kind (default 3)")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options, flags = parser.parse_known_args()
-    at_start = measure.start()
-    figures = measured(options.model, options.prompt, options.runs, flags)
+    parser.add_argument("--serve", type=shlex.split, default=[], metavar="FLAGS", help="flags of the server")
+    return parser
+
+
+def main(options: argparse.Namespace, report: measure.Report) -> None:
+    figures = measured(options.model, options.prompt, options.runs, options.serve)
     for kind, found in figures["seconds"].items():
         cached = figures["cached_tokens"].get(kind)
         words = "" if cached is None else f", {cached} of {figures['prompt']} tokens cached"
         print(f"{kind:10}{found['median'] * 1e3:9.1f} ms{words}")
-    measure.write_report(options.json, "restart", figures, at_start)
-    return 0
+    report(figures)
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

@@ -252,7 +252,7 @@ def cost(num_replicas: int) -> Cost:
     return Cost(size, (made - start) * 1e3, (joined - made) * 1e3, (decided - joined) / len(known) * 1e6)
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.routing", description=__doc__)
     parser.add_argument("--replicas", type=int, nargs="+", default=[1, 4, 64, 1000, 4000])
     parser.add_argument("--faces", type=int, nargs="+", default=[1, 8])
@@ -283,8 +283,7 @@ def main() -> int:
             f"{taken.mebibytes:.0f} MiB | {taken.make_ms:.0f} ms | {taken.join_ms:.1f} ms |",
             flush=True,
         )
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

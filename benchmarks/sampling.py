@@ -98,7 +98,7 @@ def score_us_per_row(
     return min(times) / len(logits) * 1e6
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sampling", description=__doc__)
     parser.add_argument("--rows", type=int, default=16, help="rows per step (default 16)")
     parser.add_argument("--calls", type=int, default=20, help="timed calls of the kernels (default 20)")
@@ -127,7 +127,6 @@ def main() -> int:
             if len(figures) > 1:
                 columns += f"{figures[1]:12.0f}{figures[1] / figures[0]:8.0f}"
             print(f"{name:42}{columns}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -194,7 +193,7 @@ def _engine(seed: int, jitter: float) -> tuple[InProcess, TimedModel]:
     return InProcess(model, vocabulary, clock=lambda: model.now), model
 
 
-def report(options: argparse.Namespace) -> dict[str, Any]:
+def simulated(options: argparse.Namespace) -> dict[str, Any]:
     """Simulate and print each load; return all figures."""
     found: dict[str, Any] = {}
     print(f"{'clients':>7}{'seed':>6}{'of lockstep':>13}{'TTFT p50':>10}{'p95':>9}{'ITL p50':>9}{'p95':>9}  ms")
@@ -222,8 +221,8 @@ def _report_behind(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulate", description=__doc__)
+def arguments() -> argparse.ArgumentParser:
+    parser = measure.parser("simulate", __doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 8, 16, 32, 64])
     parser.add_argument(
         "--behind",
@@ -240,12 +239,12 @@ def main() -> int:
         "--jitter", "--unsteady", type=float, default=1.0, help="0 to 1: how much step durations vary (default 1)"
     )
     parser.add_argument("--seeds", type=int, default=3, help="runs of each load (default 3)")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
-    at_start = measure.start()
-    measure.write_report(options.json, "simulate", report(options), at_start)
-    return 0
+    return parser
+
+
+def main(options: argparse.Namespace, report: measure.Report) -> None:
+    report(simulated(options))
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

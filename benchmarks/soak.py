@@ -27,6 +27,7 @@ from benchmarks.mixed_requests import Mix, MixedRequest
 from benchmarks.observe import left_behind, scrape
 from benchmarks.processes import resident_memory
 from benchmarks.server_process import Server, serve
+from benchmarks.workload import add_token_range
 
 MIB = 2**20
 MAX_GROWTH_MIB_PER_1000 = 0.25
@@ -158,8 +159,7 @@ def sample_memory(pid: int, requests: int, seconds: float) -> MemorySample:
 
 async def soak(server: Server, options: argparse.Namespace) -> dict[str, Any]:
     """Run one soak of a server that has just started; return its figures."""
-    low, _, high = options.token_range.partition(":")
-    mix = Mix(options.model, tokens=(int(low), int(high)), seed=options.seed)
+    mix = Mix(options.model, tokens=options.tokens, seed=options.seed)
     run = SoakRun(Target.parse(server.url), mix, options.requests)
     begin = time.perf_counter()
     samples = [sample_memory(server.pid, 0, 0.0)]
@@ -232,7 +232,7 @@ def svg_plot(figures: dict[str, Any]) -> str:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
+    parser = measure.parser("soak", __doc__)
     parser.add_argument("--model", default="storyteller", help="a built-in name or a folder")
     parser.add_argument("--requests", type=int, default=40_000, help="total requests (default 40,000)")
     parser.add_argument("--clients", type=int, default=16, help="concurrent requests (default 16)")
@@ -240,18 +240,13 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--kv-memory", default="16MB", help="size of the KV cache; small, so that blocks are evicted (default 16MB)"
     )
-    parser.add_argument(
-        "--token-range", default="256:8000", help="range of prompt token ids, LOW:HIGH (default 256:8000)"
-    )
+    add_token_range(parser)
     parser.add_argument("--seed", type=int, default=0, help="seed of all requests (default 0)")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--plot", type=Path, help="plot memory by requests to this SVG file")
     return parser
 
 
-def main() -> int:
-    options = arguments().parse_args()
-    at_start = measure.machine()
+def main(options: argparse.Namespace, report: measure.Report) -> int:
     with serve(options.model, "--kv-memory", options.kv_memory) as server:
         figures = run_async(lambda: soak(server, options))
     own = figures["verdict"]["anonymous"]
@@ -261,7 +256,7 @@ def main() -> int:
         f"anonymous memory, second half: {own['begin_mib']:.1f} MiB at its start, {own['end_mib']:.1f} at its end, "
         f"{own['growth_mib_per_1000']:+.3f} MiB per thousand requests"
     )
-    measure.write_report(options.json, "soak", figures, at_start)
+    report(figures)
     if options.plot:
         options.plot.parent.mkdir(parents=True, exist_ok=True)
         options.plot.write_text(svg_plot(figures), encoding="utf-8")
@@ -271,4 +266,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

@@ -264,20 +264,17 @@ def measure_model(name: str, options: argparse.Namespace) -> Iterator[dict[str, 
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.speculation", description=__doc__)
+    parser = measure.parser("speculation", __doc__)
     parser.add_argument("--model", nargs="+", default=["storyteller"], help="built-in names or folders")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="which cases (default: all)")
     parser.add_argument(
         "--out", type=int, default=256, help="tokens per completion of unpredictable text (default 256)"
     )
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
 
 
-def main() -> int:
-    options = arguments().parse_args()
-    at_start = measure.start()
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     figures: dict[str, Any] = {}
     for name in options.model:
         print(name)
@@ -286,9 +283,8 @@ def main() -> int:
             print(line(case), flush=True)
             cases.append(case)
             figures[Path(name).name] = {"cases": cases, "medians": medians(cases)}
-            measure.write_report(options.json, "speculation", figures, at_start)
-    return 0
+            report(figures)
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

@@ -214,16 +214,17 @@ def repeat(measurement: Callable[[], dict[str, float]], runs: int, *, warm: bool
     return {name: measure.median_of([each[name] for each in found]) for name in found[0]}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=__doc__)
+def arguments() -> argparse.ArgumentParser:
+    parser = measure.parser("startup", __doc__)
     parser.add_argument("--model", default="storyteller", help="a name, file or folder, as for `onward serve`")
     parser.add_argument("--runs", type=int, default=5, help="measured processes of each kind (default 5)")
     parser.add_argument("--cold", action="store_true", help="also measure one first start, and some that compile")
     parser.add_argument("--peer", type=Path, metavar="FILE.gguf", help="also measure llama-server on this file")
     parser.add_argument("--no-create", action="store_true", help="leave out `onward completions create`")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
-    at_start = measure.start()
+    return parser
+
+
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     figures: dict[str, Any] = {
         "import": repeat(import_seconds, options.runs),
         "cold": repeat(lambda: cold_seconds(options.model), 1, warm=False) if options.cold else {},
@@ -240,9 +241,8 @@ def main() -> int:
             print(f"{kind:8}{name:12}{number:9.0f} {'MB' if is_memory else 'ms'}")
     for entry in figures["imports_of_create"]:
         print(f"import  {entry['module']:34}{entry['cumulative_ms']:9.0f} ms, including what it imports")
-    measure.write_report(options.json, "startup", figures, at_start)
-    return 0
+    report(figures)
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

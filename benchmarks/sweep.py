@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from benchmarks.load import Bounds, LoadGenerator, run_async
 from benchmarks.measure import BenchmarkError
 from benchmarks.outcome import Outcome, summarise
 from benchmarks.server_process import serve
-from benchmarks.workload import Workload
+from benchmarks.workload import Workload, add_token_range
 
 MIN_REQUESTS = 16
 WAVES = 4
@@ -36,15 +35,14 @@ class Sweep:
     """Closed loops on one server. Prompts are new in every loop, so that no prefix cache helps."""
 
     def __init__(self, target: Target, options: argparse.Namespace) -> None:
-        low, _, high = options.token_range.partition(":")
-        self._target, self._options, self._tokens = target, options, (int(low), int(high))
+        self._target, self._options = target, options
         self._first = 0
 
     def loop(self, clients: int) -> list[Outcome]:
         """Run one closed loop of so many clients. Raises BenchmarkError if a request fails."""
         options, count = self._options, requests_for(clients)
         workload = Workload(
-            options.model, prompt=options.prompt, tokens=self._tokens, out=options.out, seed=options.seed
+            options.model, prompt=options.prompt, tokens=options.tokens, out=options.out, seed=options.seed
         )
         generator = LoadGenerator(self._target, workload, Bounds(count, timeout=600.0), self._first)
         self._first += count
@@ -105,7 +103,7 @@ def svg_plot(figures: dict[str, Any]) -> str:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep", description=__doc__)
+    parser = measure.parser("sweep", __doc__)
     parser.add_argument("--url", help="base URL of a running server (its API key is taken from OPENAI_API_KEY)")
     parser.add_argument("--allow-remote", action="store_true", help="allow a server on another machine")
     parser.add_argument(
@@ -115,18 +113,15 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--prompt", type=int, default=128, help="tokens per prompt (default 128)")
     parser.add_argument("--out", type=int, default=64, help="tokens per completion (default 64)")
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds (default 3)")
-    parser.add_argument(
-        "--token-range", default="256:8000", help="range of prompt token ids, LOW:HIGH (default 256:8000)"
-    )
+    add_token_range(parser)
     parser.add_argument("--seed", type=int, default=0, help="seed of all prompts (default 0)")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--plot", type=Path, help="plot throughput by clients to this SVG file")
     return parser
 
 
 @contextmanager
 def target_of(options: argparse.Namespace) -> Iterator[Target]:
-    """Yield the server at --url, or a new one. Raises ValueError for a URL that is not allowed."""
+    """Yield the server at --url, or a new one. Raises BenchmarkError for a URL that is not allowed."""
     if options.url:
         yield Target.parse(options.url, key=os.environ.get("OPENAI_API_KEY"), allow_remote=options.allow_remote)
         return
@@ -134,22 +129,15 @@ def target_of(options: argparse.Namespace) -> Iterator[Target]:
         yield Target.parse(server.url)
 
 
-def main() -> int:
-    options = arguments().parse_args()
-    at_start = measure.start()
-    try:
-        with target_of(options) as target:
-            figures = Sweep(target, options).run()
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+def main(options: argparse.Namespace, report: measure.Report) -> None:
+    with target_of(options) as target:
+        figures = Sweep(target, options).run()
     print(table(figures))
-    measure.write_report(options.json, "sweep", {"clients": figures}, at_start)
+    report({"clients": figures})
     if options.plot:
         options.plot.parent.mkdir(parents=True, exist_ok=True)
         options.plot.write_text(svg_plot(figures), encoding="utf-8")
-    return 0
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

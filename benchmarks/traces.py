@@ -43,7 +43,7 @@ def take() -> None:
 @contextmanager
 def collector() -> Iterator[str]:
     """Run `take` in a process of its own; yield its URL."""
-    command = [sys.executable, "-m", "benchmarks.traces", "--take"]
+    command = [sys.executable, "-c", "from benchmarks.traces import take; take()"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as it:
         try:
             assert it.stdout is not None
@@ -58,19 +58,17 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     )
 
 
-def main() -> int:
+def arguments() -> argparse.ArgumentParser:
     parser = ledger.arguments()
     parser.prog, parser.description = "python -m benchmarks.traces", __doc__
-    parser.add_argument("--take", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.take:
-        take()
-    at_start = measure.start()
+    return parser
+
+
+def main(options: argparse.Namespace, report: measure.Report) -> None:
     figures = run(options)
     print(ledger.table(figures))
-    measure.write_report(options.json, "traces", figures, at_start)
-    return 0
+    report(figures)
 
 
 if __name__ == "__main__":
-    measure.run_main(main)
+    measure.run(arguments(), main)

@@ -30,7 +30,7 @@ from benchmarks import peer_build
 from benchmarks.http_client import Target
 from benchmarks.llama_server import Slots, serve_peer
 from benchmarks.load import Bounds, LoadGenerator, run_async
-from benchmarks.measure import BenchmarkError, interval
+from benchmarks.measure import BenchmarkError, interval, run_main
 from benchmarks.outcome import summarise
 from benchmarks.server_process import serve
 from benchmarks.workload import Workload
@@ -135,7 +135,7 @@ def throughput(engine: Engine, onward: str, clients: int, rounds: int, num_token
     print(f"{clients} clients: {shown} tokens/s; ratio {statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})")
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.upstream", description=__doc__)
     parser.add_argument("model", type=Path, help="a GGUF file, or the folder of the vLLM's tokenizer")
     parser.add_argument("--rounds", type=int, default=40, help="requests to each (default 40)")
@@ -152,8 +152,7 @@ def main() -> int:
         latency(engine, onward.url, arguments.rounds, arguments.tokens)
         if arguments.vllm and arguments.clients:
             throughput(engine, onward.url, arguments.clients, arguments.waves, arguments.tokens)
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_main(main)

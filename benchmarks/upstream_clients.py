@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection
 import httpx2
 
 from benchmarks.load import event_loop_runner
+from benchmarks.measure import run_main
 from onward.engines.upstreams.http import HTTPClient
 
 EVENT = b'data: {"index":0,"content":" word","tokens":[1234],"stop":false}\n\n'
@@ -116,7 +117,7 @@ async def measure(url: str, rounds: int, num_events: int) -> dict[str, list[floa
     return seconds
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.upstream_clients", description=__doc__)
     parser.add_argument("--rounds", type=int, default=300, help="requests of each client (default 300)")
     parser.add_argument("--events", type=int, default=32, help="events of each answer (default 32)")
@@ -134,8 +135,7 @@ def main() -> int:
     for name, each in seconds.items():
         median = statistics.median(each)
         print(f"{name}: {median * 1e3:.2f} ms of processor time per request, {median / base:.2f} times Onward's own")
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_main(main)

@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from benchmarks.measure import run_main
 from benchmarks.server_process import serve
 from onward.model_files.toy import ToyTokenizer
 
@@ -135,7 +136,7 @@ def measure(num_faces: int, arguments: argparse.Namespace) -> tuple[float, float
     return num_tokens / seconds, num_tokens / spent
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.upstream_face", description=__doc__)
     parser.add_argument("--faces", type=int, nargs="+", default=[1, 2], help="how many servers (default 1 and 2)")
     parser.add_argument("--clients", type=int, default=32, help="streams at a time (default 32)")
@@ -148,8 +149,7 @@ def main() -> int:
         print(
             f"{num_faces} server(s): {rate:,.0f} tokens/s, {per_second:,.0f} per second of processor time", flush=True
         )
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_main(main)

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 from dataclasses import dataclass, field
 from typing import Any
 
 WORDS = ("the", "old", "sea", "and", "a", "bird", "that", "sang", "near", "our", "house", "while", "rain", "fell")
+
+
+def add_token_range(parser: argparse.ArgumentParser) -> None:
+    """Add `--token-range LOW:HIGH`, which becomes `Workload.tokens`."""
+    parser.add_argument(
+        "--token-range",
+        dest="tokens",
+        type=token_range,
+        default="256:8000",
+        help="range of prompt token ids, LOW:HIGH (default 256:8000)",
+    )
+
+
+def token_range(text: str) -> tuple[int, int]:
+    """Parse LOW:HIGH. Raises ValueError."""
+    low, high = text.split(":")
+    return int(low), int(high)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 from benchmarks.http_client import Received, Target, parse_response
 from benchmarks.load import Bounds, LoadGenerator
+from benchmarks.measure import BenchmarkError
 from benchmarks.outcome import Outcome
 from benchmarks.workload import Workload
 from hypothesis import given, settings
@@ -64,7 +65,7 @@ def test_an_error_with_a_content_length_is_complete() -> None:
 
 @pytest.mark.parametrize("url", ["http://example.com", "https://127.0.0.1:8000"])
 def test_other_machines_and_https_are_refused(url: str) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(BenchmarkError):
         Target.parse(url)
 
 

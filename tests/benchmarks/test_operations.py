@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 from benchmarks.measure import BenchmarkError
 
@@ -14,13 +12,15 @@ from benchmarks import operations
 pytestmark = pytest.mark.usefixtures("small_memory")
 
 
-def test_every_operation_of_a_step_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--rows", "1", "3", "--context", "40", "--prefill", "70", "--runs", "2", "--json", str(tmp_path / "f")]
-    monkeypatch.setattr(sys, "argv", ["operations", *options])
-    assert operations.main() == 0
-    report = msgspec.json.decode((tmp_path / "f").read_bytes())["figures"]
+def measured(*flags: str) -> dict[str, Any]:
+    """Return what the benchmark reports."""
+    found: dict[str, Any] = {}
+    operations.main(operations.arguments().parse_args(flags), found.update)
+    return found
+
+
+def test_every_operation_of_a_step_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    report = measured("--rows", "1", "3", "--context", "40", "--prefill", "70", "--runs", "2")
     assert report["read_gb_s"] > 0
     assert list(report["steps"]) == ["1 rows", "3 rows", "a prompt of 70"]
     figures = [step["operations"] for step in report["steps"].values()]
@@ -37,18 +37,14 @@ def test_every_operation_of_a_step_is_measured(
     assert "x attention" in capsys.readouterr().out
 
 
-def test_a_long_prompt_is_measured_in_its_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ["--rows", "--prefill", "70", "600", "--runs", "1", "--json", str(tmp_path / "f")]
-    monkeypatch.setattr(sys, "argv", ["operations", *options])
-    assert operations.main() == 0
-    steps = msgspec.json.decode((tmp_path / "f").read_bytes())["figures"]["steps"]
+def test_a_long_prompt_is_measured_in_its_chunks() -> None:
+    steps = measured("--rows", "--prefill", "70", "600", "--runs", "1")["steps"]
     short, long = (step["operations"] for step in steps.values())
     assert long["attention"]["count"] == 2 * short["attention"]["count"] - 1  # only the last chunk has a last row
     assert list(long) == sorted(long, key=lambda name: -long[name]["seconds"])
 
 
-def test_what_does_not_fit_is_reported_in_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    for options in (["--context", "5000"], ["--rows", "--prefill", "5000"]):
-        monkeypatch.setattr(sys, "argv", ["operations", *options, "--runs", "1"])
+def test_what_does_not_fit_is_reported_in_one_message() -> None:
+    for flags in (["--context", "5000"], ["--rows", "--prefill", "5000"]):
         with pytest.raises(BenchmarkError, match="not fit into the KV cache"):
-            operations.main()
+            measured(*flags, "--runs", "1")

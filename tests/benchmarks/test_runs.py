@@ -204,16 +204,6 @@ def test_the_bare_loop_prefills_in_chunks_and_decodes_in_lockstep() -> None:
         BareLoop(model, length).run(random_prompts(model.vocab_size, 99, length, 1), 4)
 
 
-def test_an_error_of_a_run_is_printed_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> int:
-        raise measure.BenchmarkError("requests failed: {'timeout': 2}")
-
-    with pytest.raises(SystemExit) as ended:
-        measure.run_main(fail)
-    assert ended.value.code == 1
-    assert capsys.readouterr().err == "error: requests failed: {'timeout': 2}\n"
-
-
 def test_a_cold_cache_has_the_models_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "models" / "m").mkdir(parents=True)
     (tmp_path / "converted").mkdir()

@@ -207,5 +207,5 @@ def test_a_sweep_measures_every_number_of_clients_in_each_round() -> None:
 
 def test_a_sweep_rejects_another_machine_by_default() -> None:
     parsed = options(sweep, "--url", "http://example.com")
-    with pytest.raises(ValueError, match="another machine"), sweep.target_of(parsed):
+    with pytest.raises(BenchmarkError, match="another machine"), sweep.target_of(parsed):
         pass

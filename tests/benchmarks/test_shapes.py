@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from benchmarks.shapes import SHAPES, Shape, write
 
-from benchmarks import mixture, operations
+from benchmarks import mixture
 from onward.engine.model import Row
 from onward.model_files.gguf import GGUFFiles
 from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
+from tests.benchmarks.test_operations import measured
 from tests.examples import slow_but
 
 pytestmark = pytest.mark.usefixtures("small_memory")
@@ -52,25 +51,18 @@ def test_each_kind_of_file_is_computed(name: str, tmp_path: Path) -> None:
         model.close()
 
 
-def test_states_are_taken_on_whenever_an_operation_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_are_taken_on_whenever_an_operation_is_measured(tmp_path: Path) -> None:
     write(tmp_path / "m.gguf", small("qwen3.5-0.8b"), 4)
-    options = ["--rows", "2", "--context", "40", "--prefill", "70", "--runs", "2", "--json", str(tmp_path / "f")]
-    monkeypatch.setattr(sys, "argv", ["operations", "--model", str(tmp_path / "m.gguf"), *options])
-    assert operations.main() == 0
-    steps = msgspec.json.decode((tmp_path / "f").read_bytes())["figures"]["steps"]
+    flags = ("--rows", "2", "--context", "40", "--prefill", "70", "--runs", "2")
+    steps = measured("--model", str(tmp_path / "m.gguf"), *flags)["steps"]
     for step in steps.values():
         found = step["operations"]
         assert found["delta rule"]["count"] == found["short convolutions"]["count"] == 3
 
 
-def test_rows_use_different_experts_and_their_weights_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_use_different_experts_and_their_weights_are_counted(tmp_path: Path) -> None:
     write(tmp_path / "m.gguf", small("granite-4-h-tiny"), 6)
-    options = ["--rows", "1", "8", "--context", "40", "--runs", "2", "--json", str(tmp_path / "f")]
-    monkeypatch.setattr(sys, "argv", ["operations", "--model", str(tmp_path / "m.gguf"), *options])
-    assert operations.main() == 0
-    steps = msgspec.json.decode((tmp_path / "f").read_bytes())["figures"]["steps"]
+    steps = measured("--model", str(tmp_path / "m.gguf"), "--rows", "1", "8", "--context", "40", "--runs", "2")["steps"]
     one, eight = (step["operations"]["experts Q4_K 256 x 256"] for step in steps.values())
     matrix = 256 * 144
     assert one["bytes"] == one["count"] * SMALL["expert_used_count"] * matrix

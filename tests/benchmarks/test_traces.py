@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import httpx2
 import pytest
-from benchmarks.ledger import arguments
-from benchmarks.traces import collector, run
+from benchmarks.traces import arguments, collector, run
 
 from tests.waiting import PATIENCE_SECONDS
 
