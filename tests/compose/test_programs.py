@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from onward.compose import compose, programs
-from onward.compose.programs import choose, resolve_for_program, wanted_engines
+from onward.compose.programs import choose, wanted_engines
 from onward.compose.upstreams import fingerprint_of
 from onward.engines.programs.kinds import KINDS, ProgramKind
 from onward.errors import SetupError
-from onward.models.resolve import ResolvedModel
+from onward.models.resolve import ResolvedModel, resolve
 from onward.settings import Settings
 from tests.checkpoints.hugging_face import write_folder
 from tests.checkpoints.making import write_gguf
@@ -90,7 +90,7 @@ def test_a_program_with_an_adapter_is_refused(tmp_path: Path) -> None:
 
 
 def resolved(path: Path, **changes: Any) -> ResolvedModel:
-    found = resolve_for_program(str(path), Settings(), print)
+    found = resolve(str(path), must_be_computed=False)
     return ResolvedModel(**{**{name: getattr(found, name) for name in ("files", "id", "source")}, **changes})
 
 

@@ -17,7 +17,6 @@ import pytest
 
 from onward.errors import ModelNameError
 from onward.models import hub
-from onward.models.check import find_model
 from onward.models.resolve import resolve
 from tests.checkpoints.hugging_face import safetensors_bytes, write_folder
 from tests.checkpoints.making import floats, write_gguf
@@ -321,7 +320,7 @@ def test_weights_that_are_quantised_in_a_way_that_is_not_read_are_not_downloaded
     ):
         hub.fetch(hub.HubName("org/name", None), allow_download=True)
     assert len(asked) == 1
-    assert resolve("org/name", check=find_model).files.format == "safetensors"  # for vLLM
+    assert resolve("org/name", must_be_computed=False).files.format == "safetensors"  # for vLLM
     assert len(asked) == 3
     for path in (tmp_path / "snapshot").glob("*.safetensors"):
         path.unlink()

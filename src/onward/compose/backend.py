@@ -21,15 +21,15 @@ from onward.compose.engine import (
     load_models,
     make_engine,
 )
-from onward.compose.programs import kind_of, resolve_for_program, start_program, wanted_engines
+from onward.compose.programs import ONWARD, engine_of, kind_of, start_program
 from onward.compose.served import Served, make_backend, make_filters, model_names
 from onward.compose.unused import refuse_unused
-from onward.compose.upstreams import connect, resolve_tokenizer, with_tokenizer
+from onward.compose.upstreams import connect, resolve_model, resolve_tokenizer, with_tokenizer
 from onward.errors import SetupError
 from onward.machine import address_space_limit
 from onward.model_files.base import Progress
 from onward.model_files.vocabulary import PackedVocabulary
-from onward.models.resolve import ResolvedModel, resolve
+from onward.models.resolve import ResolvedModel
 from onward.residency import trim_heap
 from onward.settings import (
     Settings,
@@ -82,13 +82,12 @@ def compose(
             )
         refuse_unused(settings, is_server=own_process)
         return _compose_cluster(settings, filters, progress)
-    wanted = wanted_engines(settings)
     refuse_unused(settings, is_server=own_process)
-    models = resolve_models(settings, progress, wanted)
+    models = resolve_models(settings, progress)
     names, upstreams = model_names(settings, models), named_upstreams(settings)
     with ExitStack() as on_failure:
         served = start_engines(
-            settings, models, upstreams, wanted, progress, on_failure,
+            settings, models, upstreams, progress, on_failure,
             in_processes=own_process and settings.engine_process == "on", spare=spare,
             drop_pages=own_process and not _has_foreign_code(settings),
         )  # fmt: skip
@@ -109,7 +108,6 @@ def start_engines(
     settings: Settings,
     models: dict[str, ResolvedModel],
     upstreams: dict[str, UpstreamName],
-    wanted: dict[str, str],
     progress: Progress,
     on_failure: ExitStack,
     *,
@@ -118,15 +116,18 @@ def start_engines(
     must_fit: bool = False,
     spare: SpareProcess | None = None,
 ) -> list[Served]:
-    """Return models, in their order, with their engines: the servers of `upstreams`, the programs named in `wanted`,
-    and for all others Onward's own, one for a model and all its adapters. `on_failure` stops them. Slow; blocks. Raises
-    SetupError.
+    """Return models, in their order, with their engines: the servers of `upstreams`, the programs that
+    --engine names, and for all others Onward's own, one for a model and all its adapters. `on_failure` stops them.
+    Slow; blocks. Raises SetupError.
 
     `drop_pages`: of files that only loading needed; no engine may run in this process yet. `must_fit`: weights that
     would have to be read from the file at each step are refused.
     """
-    asked = {name: word for name, word in wanted.items() if name in models}
-    kinds = {name: kind for name, word in asked.items() if (kind := kind_of(word, models[name], progress))}
+    kinds = {
+        name: kind
+        for name, found in models.items()
+        if name not in upstreams and (kind := kind_of(engine_of(name, settings), found, progress))
+    }
     refuse_drafts(models, kinds)
     tokenizers = {name: models[name].files.load_tokenizer(settings.cache_dir) for name in kinds}
     local = {name: found for name, found in models.items() if name not in upstreams and name not in kinds}
@@ -139,7 +140,10 @@ def start_engines(
             served = _start_threads(
                 settings, by_base(local), progress, on_failure, drop_pages=drop_pages, must_fit=must_fit
             )
-    served += _connect(settings, upstreams, models, progress, on_failure)
+    for name, upstream in upstreams.items():
+        progress(f"Connecting to {', '.join(upstream.urls)} for {name}")
+        tokenizer = models[name].files.load_tokenizer(settings.cache_dir)
+        served.append(Served(models[name], tokenizer, connect(upstream, tokenizer, settings, on_failure)))
     for name, kind in kinds.items():
         found, tokenizer = models[name], tokenizers[name]
         served.append(Served(found, tokenizer, start_program(kind, found, tokenizer, settings, progress, on_failure)))
@@ -191,15 +195,12 @@ def start_engine(settings: Settings, progress: Progress, on_failure: ExitStack, 
     """Return the one model of the settings with its engine, whose `EngineClient.start` was not called yet;
     `on_failure` stops it. `threads`: of an engine that can be told how many, unless the settings do. Raises
     SetupError."""
-    wanted = wanted_engines(settings)
     refuse_unused(settings, is_server=True)
     settings = replace(settings, threads=settings.threads or threads)
-    models = resolve_models(settings, progress, wanted)
+    models = resolve_models(settings, progress)
     if any(found.adapter is not None for found in models.values()):
         raise SetupError("Replicas have no adapters: merge the adapter into the model, or serve it without a cluster.")
-    [served] = start_engines(
-        settings, models, {}, wanted, progress, on_failure, in_processes=settings.engine_process == "on"
-    )
+    [served] = start_engines(settings, models, {}, progress, on_failure, in_processes=settings.engine_process == "on")
     return served
 
 
@@ -213,15 +214,11 @@ def load_tokenizer(model: str | None, settings: Settings) -> Tokenizer:
     return found.files.load_tokenizer(settings.cache_dir)
 
 
-def _resolve(name: str, settings: Settings, progress: Progress) -> ResolvedModel:
-    return resolve(name, allow_download=not settings.offline, progress=progress, cache_dir=settings.cache_dir)
-
-
 def resolve_models(
-    settings: Settings, progress: Progress, elsewhere: Container[str], only: Container[str] | None = None
+    settings: Settings, progress: Progress, only: Container[str] | None = None
 ) -> dict[str, ResolvedModel]:
-    """Return the models of the settings, by the names used there; those of `only`, if it is there. May download; Onward
-    need not be able to compute those in `elsewhere`. Raises SetupError, also for a name or an id that is repeated."""
+    """Return the models of the settings, by the names used there; those of `only`, if it is there. May download. Raises
+    SetupError, also for a name or an id that is repeated."""
     for name in settings.model:
         if settings.model.count(name) > 1:
             raise SetupError(f"The model {name!r} is listed twice; pass it once.")
@@ -234,7 +231,8 @@ def resolve_models(
         if upstream is not None:
             found = resolve_tokenizer(upstream, settings, progress)
         else:
-            found = (resolve_for_program if name in elsewhere else _resolve)(name, settings, progress)
+            is_own = engine_of(name, settings) == ONWARD
+            found = resolve_model(name, settings, progress, must_be_computed=is_own)
         if any(found.id == other.id for other in models.values()):
             raise SetupError(f"Two models are named {found.id!r}: rename one of their folders.")
         models[name] = found
@@ -242,8 +240,8 @@ def resolve_models(
         if name in models or any(name == other.id for other in models.values()):
             raise SetupError(f"--lora {name}=… has the name of a model: choose another one.")
         if only is None or name in only:
-            models[name] = replace(_resolve(target, settings, progress), id=name)
-    return with_drafts(models, settings, lambda word: _resolve(word, settings, progress))
+            models[name] = replace(resolve_model(target, settings, progress), id=name)
+    return with_drafts(models, settings, lambda word: resolve_model(word, settings, progress))
 
 
 def named_upstreams(settings: Settings) -> dict[str, UpstreamName]:
@@ -256,23 +254,6 @@ def named_upstreams(settings: Settings) -> dict[str, UpstreamName]:
                 "every other model has the tokenizer of its own files."
             )
     return upstreams
-
-
-def _connect(
-    settings: Settings,
-    upstreams: dict[str, UpstreamName],
-    models: dict[str, ResolvedModel],
-    progress: Progress,
-    on_failure: ExitStack,
-) -> list[Served]:
-    """Connect to the servers that are engines; `on_failure` closes the connections. Raises SetupError."""
-    served: list[Served] = []
-    for name, upstream in upstreams.items():
-        progress(f"Connecting to {', '.join(upstream.urls)} for {name}")
-        found = models[name]
-        tokenizer = found.files.load_tokenizer(settings.cache_dir)
-        served.append(Served(found, tokenizer, connect(upstream, tokenizer, settings, on_failure)))
-    return served
 
 
 def _start_processes(

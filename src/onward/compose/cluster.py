@@ -10,7 +10,7 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from onward.compose.programs import resolve_for_program
+from onward.compose.upstreams import resolve_model
 from onward.engines.cluster import watchers
 from onward.engines.cluster.config import ENGINE_SETTINGS
 from onward.engines.cluster.connection import PREFIX, applications, connect
@@ -81,7 +81,7 @@ def _connect(
     found_members = _first_members(application, transport)
     info = next(iter(found_members.values())).info
     word = dict(settings.tokenizer).get(info.model_id) or info.model
-    found = resolve_for_program(word, settings, progress)  # nothing is computed here
+    found = resolve_model(word, settings, progress, must_be_computed=False)
     tokenizer = found.files.load_tokenizer(settings.cache_dir)
     vocabulary = vocabulary_digest(tokenizer)
     if vocabulary != info.vocabulary:

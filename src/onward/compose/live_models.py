@@ -27,14 +27,15 @@ from onward.compose.entries import (
     version_of,
     with_served_aliases,
 )
-from onward.compose.programs import ONWARD, resolve_for_program, wanted_engines
+from onward.compose.programs import ONWARD, engine_of
 from onward.compose.served import ModelNames, Served, embedded_model, embedded_models
+from onward.compose.upstreams import resolve_model
 from onward.engine.client import AdaptableClient
 from onward.errors import ModelNameError, SetupError
 from onward.fair_pool import FairPool
 from onward.models.registry import did_you_mean
-from onward.models.resolve import ResolvedModel, id_of, resolve, with_adapter
-from onward.settings import MODEL_SETTINGS, Settings, UpstreamName, model_words, upstreams_of
+from onward.models.resolve import ResolvedModel, id_of, with_adapter
+from onward.settings import MODEL_SETTINGS, Settings, model_words, upstreams_of
 
 log = logging.getLogger("onward.server")
 
@@ -92,11 +93,10 @@ class EmbeddedLiveModels:
             if before is not None:
                 self._require_no_adapters(before)
             word = id if before is None else before.word
-            engines = {word: engine} if (engine := self._engine_of(word)) != ONWARD else {}
-            found = replace(await self._on_thread(lambda: self._find(path, bool(engines))), id=id)
+            found = replace(await self._on_thread(lambda: self._find(path, word)), id=id)
             entry = LiveEntry(word, found, found.created, is_added=True)
             entries = [entry if each is before else each for each in self._entries]
-            await self._use(self._settings, entries if before else [*entries, entry], {}, engines, permit)
+            await self._use(self._settings, entries if before else [*entries, entry], permit)
         return next(each for each in self.models() if each.id == id)
 
     async def remove(self, model_id: str, permit: Permit) -> None:
@@ -122,7 +122,7 @@ class EmbeddedLiveModels:
             word = name if before is None else before.word
             entry = LiveEntry(word, found, found.created, is_added=True)
             entries = [entry if each is before else each for each in self._entries]
-            await self._use(self._settings, entries if before else [*entries, entry], {}, {}, permit)
+            await self._use(self._settings, entries if before else [*entries, entry], permit)
 
     async def unload_adapter(self, name: str, permit: Permit) -> None:
         async with self._lock:
@@ -135,7 +135,7 @@ class EmbeddedLiveModels:
         entries = [each for each in self._entries if each is not entry]
         if not entries:
             raise SetupError(f"{entry.id} is the only model of this server: add another one first.")
-        await self._use(self._settings, entries, {}, {}, permit)
+        await self._use(self._settings, entries, permit)
 
     def _base(self, name: str | None) -> LiveEntry:
         """Return the model that an adapter is to change. Raises ModelNameError, or SetupError if it cannot."""
@@ -167,9 +167,9 @@ class EmbeddedLiveModels:
             if settings.cluster is not None:
                 raise SetupError("The settings name a cluster now: start the server again to serve its models.")
             settings = replace(self._settings, **{name: getattr(settings, name) for name in MODEL_SETTINGS})
-            upstreams, engines = named_upstreams(settings), wanted_engines(settings)
+            named_upstreams(settings)
             stale = await self._on_thread(lambda: self._stale_words(settings))
-            found = await self._on_thread(lambda: resolve_models(settings, log.info, engines, only=stale))
+            found = await self._on_thread(lambda: resolve_models(settings, log.info, only=stale))
             entries = self._merged(settings, found)
             new_aliases = tuple(pair for pair in settings.alias if pair not in self._settings.alias)
             names_of(replace(settings, alias=new_aliases), entries)  # one of no model is refused
@@ -178,7 +178,7 @@ class EmbeddedLiveModels:
                     self._require_no_adapters(each)
             for group in by_base({each.word: each.found for each in entries}).values():
                 draft_of(group)  # several are refused, as when a server starts
-            change = await self._use(settings, entries, upstreams, engines, permit)
+            change = await self._use(settings, entries, permit)
             self._settings = settings
         return change
 
@@ -209,14 +209,7 @@ class EmbeddedLiveModels:
         added = [each for each in self._entries if each.is_added and each.id not in ids]
         return [*entries, *(replace(each, word=each.id) for each in added)]
 
-    async def _use(
-        self,
-        settings: Settings,
-        entries: Sequence[LiveEntry],
-        upstreams: Mapping[str, UpstreamName],
-        engines: Mapping[str, str],
-        permit: Permit,
-    ) -> ModelChange:
+    async def _use(self, settings: Settings, entries: Sequence[LiveEntry], permit: Permit) -> ModelChange:
         """Load what has to be loaded, and serve these models in place of the present ones. Raises SetupError, and what
         `permit` raises; then nothing has changed."""
         names = names_of(with_served_aliases(settings, entries), entries)
@@ -225,7 +218,7 @@ class EmbeddedLiveModels:
         if change == ModelChange():
             return change
         with self._shown_as_loading([each for each in entries if each.model is None]) as new:
-            loading = self._pool.submit("", lambda: self._load(settings, new, upstreams, engines))
+            loading = self._pool.submit("", lambda: self._load(settings, new))
             try:
                 loaded = await asyncio.wrap_future(loading)
                 await permit(change)
@@ -251,20 +244,15 @@ class EmbeddedLiveModels:
         finally:
             self._loading = []
 
-    def _load(
-        self,
-        settings: Settings,
-        entries: Sequence[LiveEntry],
-        upstreams: Mapping[str, UpstreamName],
-        engines: Mapping[str, str],
-    ) -> list[LiveEntry]:
+    def _load(self, settings: Settings, entries: Sequence[LiveEntry]) -> list[LiveEntry]:
         """Return the entries with their models, which can be served. Raises SetupError."""
         versions = {each.id: version_of(each.found) for each in entries}
         running = {each.id: base for each in entries if (base := self._running_base(each, entries)) is not None}
         found = {each.word: each.found for each in entries if each.id not in running}
+        by_settings, upstreams = {each.word for each in entries if not each.is_added}, upstreams_of(settings)
         with ExitStack() as on_failure:
             served = start_engines(
-                settings, found, {word: each for word, each in upstreams.items() if word in found}, dict(engines),
+                settings, found, {word: each for word, each in upstreams.items() if word in by_settings},
                 log.info, on_failure, in_processes=settings.engine_process == "on", must_fit=True,
             )  # fmt: skip
             models = {each.served.id: each for each in embedded_models(settings, served, self._filters, on_failure)}
@@ -294,17 +282,11 @@ class EmbeddedLiveModels:
                 return each.model
         return None
 
-    def _engine_of(self, word: str) -> str:
-        """Return the word of --engine for a model that the settings name `word`, or do not name."""
-        stated = dict(self._settings.engine)
-        return stated.get(word) or stated.get("", ONWARD)
-
-    def _find(self, path: Path, is_for_program: bool) -> ResolvedModel:
-        """Return the model at a path in one of the folders. Raises SetupError."""
-        if is_for_program:
-            found = resolve_for_program(str(path), replace(self._settings, offline=True), log.info)
-        else:
-            found = resolve(str(path), allow_download=False, cache_dir=self._settings.cache_dir)
+    def _find(self, path: Path, word: str) -> ResolvedModel:
+        """Return the model at a path in one of the folders, which the settings name `word`. Raises SetupError."""
+        is_own = engine_of(word, self._settings) == ONWARD
+        settings = replace(self._settings, offline=True)
+        found = resolve_model(str(path), settings, log.info, must_be_computed=is_own)
         self._require_inside(path, files_of(found))
         return found
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 from onward.compose.upstreams import BATCH_INVARIANT, fingerprint_of, tokenizer_check, upstream_at
 from onward.errors import SetupError
 from onward.model_files.base import Progress
-from onward.models.check import find_model
-from onward.models.resolve import ResolvedModel, resolve
+from onward.models.resolve import ResolvedModel
 from onward.settings import Settings, model_words, upstreams_of
 
 if TYPE_CHECKING:
@@ -49,31 +48,25 @@ def wanted_engines(settings: Settings, called: str = "--engine") -> dict[str, st
             raise SetupError(f"{called} {name}=…: {name} is computed by the server at its address already.")
         if name not in names:
             raise SetupError(f"{called} {name}=… names a model that is not served. The models are: {', '.join(names)}.")
-    default = stated.get("", ONWARD)
-    wanted = {name: stated.get(name, default) for name in names if name not in upstreams}
+    wanted = {name: engine_of(name, settings) for name in names if name not in upstreams}
     return {name: word for name, word in wanted.items() if word != ONWARD}
 
 
-def resolve_for_program(name: str, settings: Settings, progress: Progress) -> ResolvedModel:
-    """Return a model that Onward itself need not be able to compute. May download. Raises SetupError."""
-    return resolve(
-        name,
-        allow_download=not settings.offline,
-        progress=progress,
-        cache_dir=settings.cache_dir,
-        check=find_model,
-    )
+def engine_of(name: str, settings: Settings) -> str:
+    """Return the word of --engine for a model, which the settings need not name."""
+    stated = dict(settings.engine)
+    return stated.get(name, stated.get("", ONWARD))
 
 
 def kind_of(word: str, found: ResolvedModel, progress: Progress) -> ProgramKind | None:
     """Return the program that computes a model, None for Onward's own engine. Raises SetupError."""
-    from onward.engines.programs.kinds import KINDS
-
     if word == AUTO:
         word, why = choose(found, has_gpu=has_gpu())
         progress(f"{found.id} is computed by {word}: {why}.")
     if word == ONWARD:
         return None
+    from onward.engines.programs.kinds import KINDS
+
     kind = KINDS[word]
     if found.adapter is not None:
         raise SetupError(f"{found.id}: an adapter cannot be used with --engine {word}; merge it into the model first.")

