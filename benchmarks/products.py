@@ -156,9 +156,9 @@ class Bench:
         panels, blocks = self._outputs // PANEL_ROWS, self._inputs // kind.type.block_weights
         panel_bytes = blocks * kind.type.panel_block_bytes
         record = PRODUCT.record(
-            0, has_barrier=False, panels=address(self._weights), panel_bytes=panel_bytes, blocks=blocks,
-            num_panels=panels, source=address(source), source_stride=source.shape[1], target=address(out),
-            target_stride=panels * OUT_BYTES, bias=0, is_added=0, claim=1, scale=1.0,
+            0, panels=self._weights, panel_bytes=panel_bytes, blocks=blocks, num_panels=panels, source=source,
+            source_stride=source.shape[1], target=out, target_stride=panels * OUT_BYTES, bias=0, is_added=0, claim=1,
+            scale=1.0,
         )  # fmt: skip
         function = self._code.function(f"product_{kind.name}", [_P, _I, _I, _I, _P])
         edges = [panels * i // self._threads for i in range(self._threads + 1)]

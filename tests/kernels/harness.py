@@ -57,8 +57,8 @@ def run_operation(code: Functions, record: NDArray[np.int64], rows: int, scratch
     """Compute the rows of a step, on one thread. `scratch`: numbers of its memory; `shared`: fields of the context."""
     memory, own, counter = np.zeros(scratch + 64, np.float32), np.zeros(8, np.int64), np.zeros(8, np.int64)
     context = np.zeros(CONTEXT_WORDS, np.int64)
-    CONTEXT.set(context, rows=rows, threads=1, scratch=address(memory), scratch_stride=memory.nbytes, **shared)
-    OWN.set(own, counter=address(counter), step=0, total=0, is_last=0)
+    CONTEXT.set(context, rows=rows, threads=1, scratch=memory, scratch_stride=memory.nbytes, **shared)
+    OWN.set(own, counter=counter, step=0, total=0, is_last=0)
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
     function = code.function("operation", [pointer, pointer, integer, pointer])
     function(address(record), address(context), 0, address(own))

@@ -14,7 +14,7 @@ from onward.kernels.altup_tape import AltUpStates, AltUpTape
 from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.code import Functions
 from onward.kernels.interpreter import Kernels
-from onward.kernels.memory import Rows, address
+from onward.kernels.memory import Rows
 from onward.kernels.products import ProductKind
 from onward.kernels.records import ALTUP
 from tests.examples import slow_but
@@ -37,10 +37,9 @@ def run(form: str, states: Floats, coefficients: Floats, pieces: int, computed: 
     """States [rows, count, size], whose sizes are multiples of 32."""
     found = np.full_like(states, np.nan)
     record = ALTUP.record(
-        0, has_barrier=True, source=address(states), target=address(found), stride=states.strides[0],
-        part=states.strides[1], count=states.shape[1], inputs=states.shape[2], coefficients=address(coefficients),
-        coefficient_stride=coefficients.strides[0], computed=0 if computed is None else address(computed),
-        computed_stride=0 if computed is None else computed.strides[0], pieces=pieces,
+        0, source=states, target=found, stride=states.strides[0], part=states.strides[1], count=states.shape[1],
+        inputs=states.shape[2], coefficients=coefficients, coefficient_stride=coefficients.strides[0],
+        computed=computed, computed_stride=0 if computed is None else computed.strides[0], pieces=pieces,
     )  # fmt: skip
     run_operation(code(form), record, ROWS)
     return found

@@ -99,20 +99,19 @@ class Step:
         counters, own = np.zeros((2, 8), np.int64), np.zeros(8, np.int64)
         sinks = np.linspace(-1, 1, shape.num_heads, dtype=np.float32)
         record = ATTEND.record(
-            0, has_barrier=False, queries=address(self.queries), query_stride=shape.query_stride,
-            cache=address(self.cache), cache_stride=self.cache.strides[0],
-            target=address(out), target_stride=out[0].nbytes, window=WINDOW, cap=CAP,
-            sinks=address(sinks),
+            0, queries=self.queries, query_stride=shape.query_stride, cache=self.cache,
+            cache_stride=self.cache.strides[0], target=out, target_stride=out[0].nbytes, window=WINDOW, cap=CAP,
+            sinks=sinks,
         )  # fmt: skip
         context = np.zeros(CONTEXT_WORDS, np.int64)
         CONTEXT.set(
-            context, rows=count, threads=threads, positions=address(self.positions), tables=address(tables),
-            scratch=address(scratch), scratch_stride=scratch.nbytes, num_tiles=plan.num_tiles,
-            are_heads_together=plan.are_heads_together, num_merged=plan.num_merged, **plan.addresses(),
+            context, rows=count, threads=threads, positions=self.positions, tables=tables, scratch=scratch,
+            scratch_stride=scratch.nbytes, num_tiles=plan.num_tiles, are_heads_together=plan.are_heads_together,
+            num_merged=plan.num_merged, **plan.memory(),
         )  # fmt: skip
         p, i = ctypes.c_void_p, ctypes.c_int64
         for name, counter in zip(("attend", "merge"), counters, strict=True):
-            OWN.set(own, counter=address(counter), step=0, total=0, is_last=0)
+            OWN.set(own, counter=counter, step=0, total=0, is_last=0)
             operation = compiled_code.function(name, [p, p, i, p])
             operation(address(record), address(context), 0, address(own))
             assert counter[COMPLETED_OFFSET // 8] == own[2]

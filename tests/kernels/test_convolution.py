@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,23 +78,23 @@ def run(form: str, cuts: list[int], width: int, length: int, *, is_wide: bool) -
         tables = np.full(count, address(table), np.int64)
         context = np.zeros(CONTEXT_WORDS, np.int64)
         CONTEXT.set(
-            context, rows=count, threads=1, positions=address(positions), tables=address(tables),
-            scratch=address(scratch), scratch_stride=scratch.nbytes,
+            context, rows=count, threads=1, positions=positions, tables=tables, scratch=scratch,
+            scratch_stride=scratch.nbytes,
         )  # fmt: skip
-        common = {
-            "source": address(own_rows), "source_stride": rows.strides[0], "width": width,
-            "cache": address(kept), "cache_stride": kept.strides[0],
+        common: Any = {
+            "source": own_rows, "source_stride": rows.strides[0], "width": width, "cache": kept,
+            "cache_stride": kept.strides[0],
         }  # fmt: skip
         records = {
-            "keep": KEEP.record(0, has_barrier=True, **common),
+            "keep": KEEP.record(0, **common),
             "convolve": CONVOLVE.record(
-                0, has_barrier=True, **common, weights=address(weights), length=length,
+                0, **common, weights=weights, length=length,
                 target=address(found[start:]), target_stride=found.strides[0], form=ACTIVATION_NAMES.index("float32"),
             ),
         }  # fmt: skip
         for name, record in records.items():
             counter[:] = 0
-            OWN.set(own, counter=address(counter), step=0, total=0, is_last=0)
+            OWN.set(own, counter=counter, step=0, total=0, is_last=0)
             functions.function(name, [p, p, i, p])(address(record), address(context), 0, address(own))
         start += count
     assert (found[:, width:] == 0).all()

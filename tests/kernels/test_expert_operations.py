@@ -167,12 +167,11 @@ def test_products_of_experts_are_multiplied_by_weights_that_then_are_one(form: s
     expected = products.copy()
     expected[:, routing.places, :width] *= weights[:, None]
     record = WEIGH.record(
-        0, has_barrier=True, routing=address(routing.words), used=used, gate=address(products[0]),
-        up=address(products[1]), stride=products.strides[1], row_bytes=4 * width,
-    )  # fmt: skip
+        0, routing=routing, used=used, gate=products[0], up=products[1], stride=products.strides[1], row_bytes=4 * width
+    )
     context, counter, own = np.zeros(CONTEXT_WORDS, np.int64), np.zeros(8, np.int64), np.zeros(8, np.int64)
     CONTEXT.set(context, rows=rows, threads=threads)
-    OWN.set(own, counter=address(counter), step=0, total=0, is_last=0)
+    OWN.set(own, counter=counter, step=0, total=0, is_last=0)
     p, i = ctypes.c_void_p, ctypes.c_int64
     weigh_code(form).function("weigh", [p, p, i, p])(address(record), address(context), 0, address(own))
     assert products.tobytes() == expected.tobytes()

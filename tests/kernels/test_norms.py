@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onward.kernels.activations import ACTIVATION_NAMES
 from onward.kernels.code import Functions
 from onward.kernels.function import Module
-from onward.kernels.memory import Vector, address
+from onward.kernels.memory import Vector
 from onward.kernels.norms import emit_norm, emit_sparsify
 from onward.kernels.operations import Writers
 from onward.kernels.records import NORM, SPARSIFY
@@ -49,9 +49,9 @@ def test_rows_become_as_large_as_others(form: str, inputs: int) -> None:
     weight = Vector.of(np.linspace(0.5, 1.5, inputs, dtype=np.float32))
     found = np.full_like(source, np.nan)
     record = NORM.record(
-        0, has_barrier=True, source=address(source), source_stride=source.strides[0], weight=weight.address, bias=0,
-        inputs=inputs, target=address(found), target_stride=found.strides[0], is_centred=0, is_added=0, epsilon=1e-5,
-        form=ACTIVATION_NAMES.index("float32"), scale=0.0, total_scale=1.0, reference=address(reference),
+        0, source=source, source_stride=source.strides[0], weight=weight, bias=0, inputs=inputs, target=found,
+        target_stride=found.strides[0], is_centred=0, is_added=0, epsilon=1e-5, form=ACTIVATION_NAMES.index("float32"),
+        scale=0.0, total_scale=1.0, reference=reference,
     )  # fmt: skip
     run_operation(code(form, "norm"), record, ROWS, len(source[0]))
     expected = as_large(source[:, :inputs], reference[:, :inputs], weight.values[:inputs], 1e-5)
@@ -67,9 +67,7 @@ def test_gates_keep_what_stands_out_of_their_row(form: str, inputs: int, cutoff:
     expected = sparse(gates[:, :inputs], cutoff)
     wide = gates[:, :inputs].astype(np.float64)
     exact = np.maximum(wide - wide.mean(axis=1, keepdims=True) - cutoff * wide.std(axis=1, keepdims=True), 0)
-    record = SPARSIFY.record(
-        0, has_barrier=True, values=address(gates), stride=gates.strides[0], inputs=inputs, cutoff=cutoff
-    )
+    record = SPARSIFY.record(0, values=gates, stride=gates.strides[0], inputs=inputs, cutoff=cutoff)
     run_operation(code(form, "sparsify"), record, ROWS)
     assert gates[:, :inputs].tobytes() == expected.tobytes()
     assert (gates[:, inputs:] == 0).all()
@@ -79,6 +77,6 @@ def test_gates_keep_what_stands_out_of_their_row(form: str, inputs: int, cutoff:
 def test_a_gate_that_is_not_a_number_stays_one() -> None:
     gates = rows(2, 64)
     gates[3, 5] = np.nan
-    record = SPARSIFY.record(0, has_barrier=True, values=address(gates), stride=gates.strides[0], inputs=64, cutoff=1.0)
+    record = SPARSIFY.record(0, values=gates, stride=gates.strides[0], inputs=64, cutoff=1.0)
     run_operation(code("host", "sparsify"), record, ROWS)
     assert np.isnan(gates[3]).all() and np.isfinite(np.delete(gates, 3, 0)).all()

@@ -22,8 +22,8 @@ def test_tokens_beyond_a_table_have_its_first_row() -> None:
     table = np.random.default_rng(1).normal(size=(5, INPUTS)).astype(np.float32)
     tokens, found = np.array([3, 5, 4, 700_000]), np.zeros((ROWS, INPUTS), np.float32)
     record = EMBED.record(
-        0, has_barrier=True, table=address(table), row_bytes=table.strides[0], inputs=INPUTS, target=address(found),
-        target_stride=found.strides[0], scale=2.0, of_positions=0, is_added=0, rows=5,
+        0, table=table, row_bytes=table.strides[0], inputs=INPUTS, target=found, target_stride=found.strides[0],
+        scale=2.0, of_positions=0, is_added=0, rows=5,
     )  # fmt: skip
     code = operation(lambda module: emit_embed(module, host().isa, "F32"), "host")
     run_operation(code, record, ROWS, tokens=address(tokens))
@@ -37,9 +37,8 @@ def test_caps_keep_numbers_within_them_and_a_nan(form: str, is_hard: bool) -> No
     rows[0, :5] = np.nan, np.inf, -np.inf, 0.75, -0.75
     found, last = rows.copy(), INPUTS - 16
     record = CAP.record(
-        0, has_barrier=True, values=address(found), stride=found.strides[0], num_vectors=last // 16, pieces=3,
-        is_hard=is_hard, cap=0.75,
-    )  # fmt: skip
+        0, values=found, stride=found.strides[0], num_vectors=last // 16, pieces=3, is_hard=is_hard, cap=0.75
+    )
     run_operation(operation(emit_cap, form), record, ROWS)
     expected = np.clip(rows, -0.75, 0.75) if is_hard else 0.75 * np.tanh(rows.astype(np.float64) / 0.75)
     np.testing.assert_allclose(found[:, :last], expected[:, :last], atol=0 if is_hard else 1e-6)
@@ -57,9 +56,8 @@ def test_a_weight_multiplies_rows_before_they_are_written(form: str, name: Activ
     def written(source: NDArray[np.float32], own: Vector | None) -> bytes:
         found = np.zeros((ROWS, ACTIVATIONS[name].row_bytes(INPUTS)), np.uint8)
         record = QUANTISE.record(
-            0, has_barrier=True, source=address(source), source_stride=source.strides[0], inputs=INPUTS,
-            target=address(found), target_stride=found.strides[0], form=ACTIVATION_NAMES.index(name),
-            weight=0 if own is None else own.address,
+            0, source=source, source_stride=source.strides[0], inputs=INPUTS, target=found,
+            target_stride=found.strides[0], form=ACTIVATION_NAMES.index(name), weight=own,
         )  # fmt: skip
         run_operation(code, record, ROWS, INPUTS)
         return found.tobytes()

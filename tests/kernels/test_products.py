@@ -169,11 +169,9 @@ class Product:
         source = self.activations(x)
         out = np.full((len(x), self.panels * PANEL_ROWS), 3.0, np.float32)
         record = PRODUCT.record(
-            0, has_barrier=False, panels=address(self.memory),
-            panel_bytes=self.blocks * self.kind.type.panel_block_bytes, blocks=self.blocks, num_panels=self.panels,
-            source=address(source), source_stride=source.shape[1], target=address(out),
-            target_stride=self.panels * OUT_BYTES, bias=0 if bias is None else address(bias), is_added=is_added,
-            claim=1, scale=scale,
+            0, panels=self.memory, panel_bytes=self.blocks * self.kind.type.panel_block_bytes, blocks=self.blocks,
+            num_panels=self.panels, source=source, source_stride=source.shape[1], target=out,
+            target_stride=self.panels * OUT_BYTES, bias=bias, is_added=is_added, claim=1, scale=scale,
         )  # fmt: skip
         scratch = np.zeros(1 << 20, np.uint8)
         scratch = scratch[-address(scratch) % 64 :]

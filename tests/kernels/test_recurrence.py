@@ -78,11 +78,10 @@ class Step:
             RUN.set(line, **{field: value for field, value in run._asdict().items() if field != "start"})
         context, counter = np.zeros(CONTEXT_WORDS, np.int64), np.zeros(8, np.int64)
         CONTEXT.set(
-            context, rows=len(positions), threads=1, positions=address(positions), scratch=address(self._scratch),
-            scratch_stride=self._scratch.nbytes, runs=address(words), num_runs=len(runs),
-            log_stride=self.log.strides[0],
+            context, rows=len(positions), threads=1, positions=positions, scratch=self._scratch,
+            scratch_stride=self._scratch.nbytes, runs=words, num_runs=len(runs), log_stride=self.log.strides[0],
         )  # fmt: skip
-        OWN.set(self._own, counter=address(counter), step=0, total=0, is_last=0)
+        OWN.set(self._own, counter=counter, step=0, total=0, is_last=0)
         p, i = ctypes.c_void_p, ctypes.c_int64
         self._functions.function(name, [p, p, i, p])(address(record), address(context), 0, address(self._own))
 
@@ -97,9 +96,8 @@ WIDTH = 48
 
 def scan_record(values: NDArray[np.float32], weights: Any, bias: Any, states: NDArray[np.float32], log: Any) -> Any:
     return SCAN.record(
-        0, has_barrier=True, values=address(values), stride=values.strides[0], width=values.shape[1],
-        weights=address(weights), length=len(weights), bias=0 if bias is None else address(bias),
-        states=address(states), state_stride=states.strides[0], log=address(log), pieces=2,
+        0, values=values, stride=values.strides[0], width=values.shape[1], weights=weights, length=len(weights),
+        bias=bias, states=states, state_stride=states.strides[0], log=log, pieces=2,
     )  # fmt: skip
 
 
@@ -182,11 +180,10 @@ class Delta:
         begin = log.get("next_log", 0)
         self.step.log[begin : begin + num_drafts, : rows.shape[1]] = rows[len(rows) - num_drafts :]
         record = DELTA.record(
-            0, has_barrier=True, values=address(rows), stride=rows.strides[0], alpha=address(alpha),
-            beta=address(beta), gate_stride=alpha.strides[0], parameters=address(self._parameters),
-            states=address(self.states), state_stride=self.states.strides[0], log=address(self.step.log),
-            target=address(found), target_stride=found.strides[0], num_key_heads=self.num_key_heads,
-            num_heads=self.num_heads, is_tiled=self.is_tiled,
+            0, values=rows, stride=rows.strides[0], alpha=alpha, beta=beta, gate_stride=alpha.strides[0],
+            parameters=self._parameters, states=self.states, state_stride=self.states.strides[0], log=self.step.log,
+            target=found, target_stride=found.strides[0], num_key_heads=self.num_key_heads, num_heads=self.num_heads,
+            is_tiled=self.is_tiled,
         )  # fmt: skip
         run = Run(1, count + num_drafts, 1, start, known, num_drafts, **log)
         self.step.call("delta", record, [Run(0, 1, 0, 0, 0), run])

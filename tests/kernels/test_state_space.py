@@ -87,15 +87,14 @@ class Slots:
         self._log[begin : begin + num_drafts, :width] = rows[len(rows) - num_drafts :]
         context, own, counter = np.zeros(CONTEXT_WORDS, np.int64), np.zeros(8, np.int64), np.zeros(8, np.int64)
         CONTEXT.set(
-            context, rows=len(rows), threads=1, positions=address(positions), runs=address(described),
-            num_runs=len(runs), scratch=address(self._scratch), log_stride=self._log.strides[0],
+            context, rows=len(rows), threads=1, positions=positions, runs=described, num_runs=len(runs),
+            scratch=self._scratch, log_stride=self._log.strides[0],
         )  # fmt: skip
-        OWN.set(own, counter=address(counter), step=0, total=0, is_last=0)
+        OWN.set(own, counter=counter, step=0, total=0, is_last=0)
         record = STATE_SPACE.record(
-            0, has_barrier=True, values=address(both), times=address(both) + 4 * width, stride=both.strides[0],
-            num_heads=heads, head_size=self._sizes.head_size, state_size=self._sizes.state_size,
-            group_heads=heads // self._sizes.groups, parameters=address(parameters), states=address(self.states),
-            state_stride=self.states.strides[0], log=address(self._log),
+            0, values=both, times=address(both) + 4 * width, stride=both.strides[0], num_heads=heads,
+            head_size=self._sizes.head_size, state_size=self._sizes.state_size, group_heads=heads // self._sizes.groups,
+            parameters=parameters, states=self.states, state_stride=self.states.strides[0], log=self._log,
         )  # fmt: skip
         p = ctypes.c_void_p
         function = code(form).function("state_space", [p, p, ctypes.c_int64, p])

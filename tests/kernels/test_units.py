@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from onward.kernels.activations import ACTIVATION_NAMES
 from onward.kernels.code import Functions
-from onward.kernels.memory import address
 from onward.kernels.operations import Writers
 from onward.kernels.records import UNIT
 from onward.kernels.units import UNITS, emit_unit
@@ -33,10 +32,9 @@ def code(form: str) -> Functions:
 def run(form: str, activation: str, gate: Floats | None, up: Floats, numbers: Floats | None) -> Floats:
     found = np.full_like(up, np.nan)
     record = UNIT.record(
-        0, has_barrier=True, gate=0 if gate is None else address(gate), up=address(up), source_stride=up.strides[0],
-        inputs=INPUTS, target=address(found), target_stride=found.strides[0], pieces=3,
-        form=ACTIVATION_NAMES.index("float32"), activation=UNITS.index(activation), copies=1,
-        parameters=0 if numbers is None else address(numbers),
+        0, gate=gate, up=up, source_stride=up.strides[0], inputs=INPUTS, target=found, target_stride=found.strides[0],
+        pieces=3, form=ACTIVATION_NAMES.index("float32"), activation=UNITS.index(activation), copies=1,
+        parameters=numbers,
     )  # fmt: skip
     run_operation(code(form), record, ROWS, INPUTS)
     return found

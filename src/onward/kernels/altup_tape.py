@@ -43,21 +43,16 @@ class AltUpTape(TapeBuilder):
         is_same = (target.count, target.inputs, target.rows.stride) == (count, inputs, source.rows.stride)
         if not is_same or not self._kernels.has_altup:
             raise ValueError("States become those of other sizes, or the kernels were compiled without AltUp.")
-        record = ALTUP.record(
-            ALTUP_CODE, has_barrier=True, source=source.rows.address, target=target.rows.address,
-            stride=source.rows.stride, part=source.part, count=count, inputs=inputs,
-            coefficients=coefficients.address, coefficient_stride=coefficients.stride,
-            computed=0 if computed is None else computed.address,
-            computed_stride=0 if computed is None else computed.stride, pieces=max(1, inputs // UNIT_PIECE_NUMBERS),
+        self._write(
+            ALTUP, ALTUP_CODE, source=source.rows, target=target.rows, stride=source.rows.stride, part=source.part,
+            count=count, inputs=inputs, coefficients=coefficients, coefficient_stride=coefficients.stride,
+            computed=computed, computed_stride=0 if computed is None else computed.stride,
+            pieces=max(1, inputs // UNIT_PIECE_NUMBERS),
         )  # fmt: skip
-        self._append(record, source.rows, target.rows, coefficients, computed)
 
     def sparsify(self, values: Rows, inputs: int, cutoff: float) -> None:
         """Replace float32 by what it exceeds its row's mean by, beyond so many standard deviations, or 0."""
         values.require(self._rows, float_row_bytes(inputs))
         if not self._kernels.has_sparse_gates:
             raise ValueError("The kernels were compiled without sparse gates.")
-        record = SPARSIFY.record(
-            SPARSIFY_CODE, has_barrier=True, values=values.address, stride=values.stride, inputs=inputs, cutoff=cutoff
-        )
-        self._append(record, values)
+        self._write(SPARSIFY, SPARSIFY_CODE, values=values, stride=values.stride, inputs=inputs, cutoff=cutoff)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onward.kernels.attention_shape import SEGMENT_KEYS, AttentionShape
-from onward.kernels.memory import address, untouched
+from onward.kernels.memory import untouched
 from onward.kernels.records import ALL_SEGMENTS, TILE_BYTES
 
 PIECES = 4
@@ -38,12 +39,9 @@ class AttentionPlan:
         self._tiles = np.zeros((rows + self._num_slots, _TILE_WORDS), np.int64)
         self.num_tiles, self.are_heads_together, self.num_merged = 0, False, 0
 
-    def addresses(self) -> dict[str, int]:
-        """Return where kernels find a plan, by the names of CONTEXT."""
-        return {
-            "tiles": address(self._tiles), "merged": address(self._merged), "slots": address(self._slots),
-            "partials": address(self._partials),
-        }  # fmt: skip
+    def memory(self) -> dict[str, NDArray[Any]]:
+        """Return what kernels read of a plan, by the names of CONTEXT."""
+        return {"tiles": self._tiles, "merged": self._merged, "slots": self._slots, "partials": self._partials}
 
     @property
     def tiles(self) -> NDArray[np.int64]:

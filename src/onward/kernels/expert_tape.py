@@ -54,9 +54,8 @@ class Routing:
         self.begins, self.active = (np.zeros(count, np.int64) for _ in range(2))
         self.words = np.zeros(ROUTING_WORDS, np.int64)
         ROUTING.set(
-            self.words, num_active=0, chosen=address(self.chosen), weights=address(self.weights),
-            begins=address(self.begins), active=address(self.active), places=address(self.places),
-            rows=address(self.rows_at),
+            self.words, num_active=0, chosen=self.chosen, weights=self.weights, begins=self.begins,
+            active=self.active, places=self.places, rows=self.rows_at,
         )  # fmt: skip
 
     def of_layer(self) -> Routing:
@@ -65,6 +64,10 @@ class Routing:
         other = copy(self)
         other.words = self.words.copy()
         return other
+
+    @property
+    def address(self) -> int:
+        return address(self.words)
 
     @property
     def used_experts(self) -> NDArray[np.int64]:
@@ -109,22 +112,17 @@ class ExpertTape(AltUpTape):
             raise ValueError(f"{routing.count} experts have {scales.length} scales.")
         logits.require(self._rows, 4 * routing.count)
         self._require_routing(routing)
-        record = ROUTE.record(
-            ROUTE_CODE, has_barrier=True, logits=logits.address, stride=logits.stride, count=routing.count,
-            used=routing.used, chosen=address(routing.chosen), weights=address(routing.weights),
-            is_normalised=is_normalised, scale=scale, scales=0 if scales is None else scales.address,
-            is_sigmoid=is_sigmoid, bias=0 if bias is None else bias.address, groups=groups, used_groups=used_groups,
-            is_by_logit=is_by_logit,
+        self._write(
+            ROUTE, ROUTE_CODE, logits=logits, stride=logits.stride, count=routing.count, used=routing.used,
+            chosen=routing.chosen, weights=routing.weights, is_normalised=is_normalised, scale=scale, scales=scales,
+            is_sigmoid=is_sigmoid, bias=bias, groups=groups, used_groups=used_groups, is_by_logit=is_by_logit,
         )  # fmt: skip
-        self._append(record, logits, routing, scales, bias)
         if {len(each) for each in (experts.places, experts.uses, experts.steps)} != {routing.count}:
             raise ValueError(f"A layer has {len(experts.places)} experts instead of {routing.count}.")
-        record = GROUP.record(
-            GROUP_CODE, has_barrier=True, used=routing.used, count=routing.count, routing=address(routing.words),
-            experts=address(experts.places), uses=address(experts.uses), steps=address(experts.steps),
-            fetch=experts.fetch, layer=experts.layer,
+        self._write(
+            GROUP, GROUP_CODE, used=routing.used, count=routing.count, routing=routing, experts=experts.places,
+            uses=experts.uses, steps=experts.steps, fetch=experts.fetch, layer=experts.layer,
         )  # fmt: skip
-        self._append(record, experts)
 
     def _require_routing(self, routing: Routing) -> None:
         if routing.rows < self._rows:
@@ -136,11 +134,10 @@ class ExpertTape(AltUpTape):
         self._require_routing(routing)
         source.require(self._rows, row_bytes)
         target.require(self._rows * routing.used, row_bytes)
-        record = GATHER.record(
-            GATHER_CODE, has_barrier=True, rows=address(routing.rows_at), used=routing.used, source=source.address,
-            source_stride=source.stride, target=target.address, target_stride=target.stride, row_bytes=row_bytes,
+        self._write(
+            GATHER, GATHER_CODE, rows=routing.rows_at, used=routing.used, source=source, source_stride=source.stride,
+            target=target, target_stride=target.stride, row_bytes=row_bytes,
         )  # fmt: skip
-        self._append(record, source, target, routing)
 
     def expert_products(
         self,
@@ -163,16 +160,14 @@ class ExpertTape(AltUpTape):
             if bias is not None and bias.shape != (routing.count, 16 * panels):
                 raise ValueError(f"Biases have the shape {bias.shape}, for {weights.rows} rows.")
             piece = max(1, min(PIECE_BYTES // weights.panel_bytes, panels // (MIN_PIECES * self._threads)))
-            record = EXPERT_PRODUCT.record(
-                self._kernels.expert_product_code(ProductKind(weights.type, form)),
-                has_barrier=index == len(parts) - 1, experts=address(experts.places), offset=offset,
-                panel_bytes=weights.panel_bytes, blocks=weights.blocks, num_panels=panels, source=source.address,
-                source_stride=source.stride, target=target.address, target_stride=target.stride,
-                bias=0 if bias is None else address(bias), bias_stride=panels * OUT_BYTES,
-                routing=address(routing.words), piece=piece,
+            self._write(
+                EXPERT_PRODUCT, self._kernels.expert_product_code(ProductKind(weights.type, form)),
+                has_barrier=index == len(parts) - 1, experts=experts.places, offset=offset,
+                panel_bytes=weights.panel_bytes, blocks=weights.blocks, num_panels=panels, source=source,
+                source_stride=source.stride, target=target, target_stride=target.stride, bias=bias,
+                bias_stride=panels * OUT_BYTES, routing=routing, piece=piece,
                 run=max(1, MAX_CLAIM_BYTES // (piece * weights.panel_bytes)),
             )  # fmt: skip
-            self._append(record, weights, source, target, bias, experts, routing)
 
     def weigh(self, gate: Rows, up: Rows, inputs: int, routing: Routing) -> None:
         """Multiply rows in order of experts by their weights, which then are 1: products of what experts read."""
@@ -182,11 +177,10 @@ class ExpertTape(AltUpTape):
             rows.require(self._rows * routing.used, row_bytes)
         if gate.stride != up.stride:
             raise ValueError("Gates of experts and what they are multiplied with must have rows of one length.")
-        record = WEIGH.record(
-            WEIGH_CODE, has_barrier=True, routing=address(routing.words), used=routing.used, gate=gate.address,
-            up=up.address, stride=gate.stride, row_bytes=row_bytes,
+        self._write(
+            WEIGH, WEIGH_CODE, routing=routing, used=routing.used, gate=gate, up=up, stride=gate.stride,
+            row_bytes=row_bytes,
         )  # fmt: skip
-        self._append(record, gate, up, routing)
 
     def combine(
         self,
@@ -210,11 +204,9 @@ class ExpertTape(AltUpTape):
             shared.require(self._rows, row_bytes)
         if gates is not None:
             gates.require(self._rows, 4)
-        record = COMBINE.record(
-            COMBINE_CODE, has_barrier=True, source=source.address, source_stride=source.stride,
-            routing=address(routing.words), used=routing.used, row_bytes=row_bytes, target=target.address,
-            target_stride=target.stride, scale=scale, shared=0 if shared is None else shared.address,
-            shared_stride=0 if shared is None else shared.stride, gates=0 if gates is None else gates.address,
+        self._write(
+            COMBINE, COMBINE_CODE, source=source, source_stride=source.stride, routing=routing, used=routing.used,
+            row_bytes=row_bytes, target=target, target_stride=target.stride, scale=scale, shared=shared,
+            shared_stride=0 if shared is None else shared.stride, gates=gates,
             gate_stride=0 if gates is None else gates.stride, is_added=is_added,
         )  # fmt: skip
-        self._append(record, source, routing, target, shared, gates)

@@ -75,13 +75,12 @@ class Machine:
         self._context = np.zeros(CONTEXT_WORDS, np.int64)
         how = waiting()
         CONTEXT.set(
-            self._context, rows=0, threads=threads, counters=address(self._counters), num_records=longest,
-            completion=address(self._completion), threads_own=address(self._own),
-            tokens=address(self.tokens), positions=address(self.positions), tables=address(self.tables),
-            scratch=address(self._scratch), scratch_stride=scratch_bytes, wait=how.wait, wait_number=how.wait_number,
-            wake=how.wake, wake_number=how.wake_number, num_tiles=0, are_heads_together=0, num_merged=0,
-            operations=address(self._operations), runs=address(self.runs), num_runs=0, log_stride=log_stride,
-            **self._plan.addresses(),
+            self._context, rows=0, threads=threads, counters=self._counters, num_records=longest,
+            completion=self._completion, threads_own=self._own, tokens=self.tokens, positions=self.positions,
+            tables=self.tables, scratch=self._scratch, scratch_stride=scratch_bytes, wait=how.wait,
+            wait_number=how.wait_number, wake=how.wake, wake_number=how.wake_number, num_tiles=0, are_heads_together=0,
+            num_merged=0, operations=self._operations, runs=self.runs, num_runs=0, log_stride=log_stride,
+            **self._plan.memory(),
         )  # fmt: skip
         self._pointers = address(self._control), address(self._context)
         self._step = code.function("step", [POINTER, POINTER, INTEGER] + [INTEGER] * len(STEP_FIELDS))

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import struct
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.kernels.memory import address
 from onward.kernels.structures import Structure
 from onward.kernels.values import F32, I64, PTR, Type
 
 RECORD_WORDS = 16
 RECORD_BYTES = 8 * RECORD_WORDS
 _OPERATION, _BARRIER = 0, RECORD_WORDS - 1
+
+
+class Memory(Protocol):
+    """What a field may point to, as Rows and Vector."""
+
+    @property
+    def address(self) -> int: ...
+
+
+Field = float | NDArray[np.generic] | Memory | None
+"""A number, or memory whose address is written: null for None. The caller keeps it alive."""
 
 
 class Layout(Structure):
@@ -22,13 +35,13 @@ class Layout(Structure):
         places = {name: (t, 8 * (first + index)) for index, (name, t) in enumerate(fields.items())}
         super().__init__(places, 8 * (first + len(fields)), alignment=8)
 
-    def set(self, words: NDArray[np.int64], **values: float) -> None:
+    def set(self, words: NDArray[np.int64], **values: Field) -> None:
         """Write fields."""
         for name, value in values.items():
             t, offset = self.fields[name]
-            words[offset // 8] = float_word(value) if t == F32 else int(value)
+            words[offset // 8] = _word(value, t)
 
-    def record(self, operation: int, *, has_barrier: bool, **values: float) -> NDArray[np.int64]:
+    def record(self, operation: int, *, has_barrier: bool = True, **values: Field) -> NDArray[np.int64]:
         """Return a record with every field. `has_barrier`: whether no thread continues before it is complete."""
         assert values.keys() == self.fields.keys(), (values.keys(), self.fields.keys())
         words = np.zeros(RECORD_WORDS, np.int64)
@@ -37,9 +50,15 @@ class Layout(Structure):
         return words
 
 
-def float_word(value: float) -> int:
-    """Return a word whose low half is a float32."""
-    return int.from_bytes(struct.pack("<f", value), "little")
+def _word(value: Field, t: Type) -> int:
+    """Return a field as a word; the low half of one is a float32."""
+    if value is None:
+        return 0
+    if isinstance(value, np.ndarray):
+        return address(value)
+    if isinstance(value, int | float | np.generic):
+        return int.from_bytes(struct.pack("<f", value), "little") if t == F32 else int(value)
+    return value.address
 
 
 HEADER = Layout(_OPERATION, operation=I64)

@@ -45,12 +45,11 @@ class RecurrentTape(ExpertTape):
             raise ValueError(f"A convolution of {width} numbers has {weights.length} weights, or another bias.")
         self._require(kept, ring_bytes(width, length), width)
         pieces = max(1, width // SCAN_PIECE_NUMBERS)
-        record = SCAN.record(
-            SCAN_CODE, has_barrier=True, values=values.address, stride=values.stride, width=width,
-            weights=weights.address, length=length, bias=0 if bias is None else bias.address,
-            states=kept.states.address, state_stride=kept.states.stride, log=kept.log.address, pieces=pieces,
+        self._write(
+            SCAN, SCAN_CODE, values=values, stride=values.stride, width=width, weights=weights, length=length,
+            bias=bias, states=kept.states, state_stride=kept.states.stride, log=kept.log, pieces=pieces,
+            longest_row=scan_scratch_numbers(width, pieces, length),
         )  # fmt: skip
-        self._append(record, values, weights, bias, kept, row=scan_scratch_numbers(width, pieces, length))
 
     def delta(
         self, values: Rows, num_key_heads: int, num_heads: int, gates: DeltaGates, kept: Kept, target: Rows,
@@ -69,13 +68,12 @@ class RecurrentTape(ExpertTape):
         if gates.alpha.stride != gates.beta.stride or gates.parameters.length != 2 * num_heads:
             raise ValueError(f"The gates are not those of {num_heads} heads.")
         self._require(kept, num_heads * shape.head_bytes, width + 2 * num_heads)
-        record = DELTA.record(
-            DELTA_CODE, has_barrier=True, values=values.address, stride=values.stride, alpha=gates.alpha.address,
-            beta=gates.beta.address, gate_stride=gates.alpha.stride, parameters=gates.parameters.address,
-            states=kept.states.address, state_stride=kept.states.stride, log=kept.log.address, target=target.address,
-            target_stride=target.stride, num_key_heads=num_key_heads, num_heads=num_heads, is_tiled=is_tiled,
+        self._write(
+            DELTA, DELTA_CODE, values=values, stride=values.stride, alpha=gates.alpha, beta=gates.beta,
+            gate_stride=gates.alpha.stride, parameters=gates.parameters, states=kept.states,
+            state_stride=kept.states.stride, log=kept.log, target=target, target_stride=target.stride,
+            num_key_heads=num_key_heads, num_heads=num_heads, is_tiled=is_tiled, longest_row=shape.scratch_numbers,
         )  # fmt: skip
-        self._append(record, values, gates, kept, target, row=shape.scratch_numbers)
 
     def state_space(self, shape: StateSpaceShape, values: Rows, times: Rows, parameters: Vector, kept: Kept) -> None:
         """Replace x in rows of x, B and C, float32, by what a state space returns. `times`: dt of all heads;
@@ -87,13 +85,12 @@ class RecurrentTape(ExpertTape):
         if values.stride != times.stride or parameters.length != 3 * shape.num_heads:
             raise ValueError(f"The times or the parameters are not those of {shape.num_heads} heads.")
         self._require(kept, shape.state_bytes, shape.width + shape.num_heads)
-        record = STATE_SPACE.record(
-            STATE_SPACE_CODE, has_barrier=True, values=values.address, times=times.address, stride=values.stride,
-            num_heads=shape.num_heads, head_size=shape.head_size, state_size=shape.state_size,
-            group_heads=shape.num_heads // shape.groups, parameters=parameters.address, states=kept.states.address,
-            state_stride=kept.states.stride, log=kept.log.address,
+        self._write(
+            STATE_SPACE, STATE_SPACE_CODE, values=values, times=times, stride=values.stride, num_heads=shape.num_heads,
+            head_size=shape.head_size, state_size=shape.state_size, group_heads=shape.num_heads // shape.groups,
+            parameters=parameters, states=kept.states, state_stride=kept.states.stride, log=kept.log,
+            longest_row=shape.head_size * shape.state_size,
         )  # fmt: skip
-        self._append(record, values, times, parameters, kept, row=shape.head_size * shape.state_size)
 
     def _require(self, kept: Kept, state_bytes: int, logged_numbers: int) -> None:
         if not self._kernels.has_states:

@@ -121,7 +121,7 @@ def _product(code: Functions, isa: Isa, panel: Any, rows: int) -> bytes:
     for row in range(rows):
         activate(_floats(inputs, row), ctypes.addressof(source) + row * row_bytes, inputs // 32)
     record = PRODUCT.record(
-        0, has_barrier=False, panels=ctypes.addressof(panel), panel_bytes=len(panel), blocks=_BLOCKS, num_panels=1,
+        0, panels=ctypes.addressof(panel), panel_bytes=len(panel), blocks=_BLOCKS, num_panels=1,
         source=ctypes.addressof(source), source_stride=row_bytes, target=ctypes.addressof(target),
         target_stride=OUT_BYTES, bias=0, is_added=0, claim=1, scale=0.3,
     )  # fmt: skip

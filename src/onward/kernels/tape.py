@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from onward.kernels.activations import ACTIVATION_NAMES, ACTIVATIONS, ActivationName
 from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.interpreter import (
@@ -21,7 +18,7 @@ from onward.kernels.interpreter import (
     UNIT_CODE,
     Kernels,
 )
-from onward.kernels.memory import Rows, Vector, address
+from onward.kernels.memory import Rows, Vector
 from onward.kernels.operands import Matrix, Norm, Table
 from onward.kernels.panels import panel_count
 from onward.kernels.parts import Part, Written, tape_of
@@ -31,7 +28,6 @@ from onward.kernels.records import (
     CAP,
     CONVOLVE,
     EMBED,
-    HEADER,
     KEEP,
     NORM,
     NORM_HEADS,
@@ -39,6 +35,8 @@ from onward.kernels.records import (
     QUANTISE,
     ROTATE,
     UNIT,
+    Field,
+    Layout,
 )
 from onward.kernels.units import UNITS, XIELU, XIELU_NUMBERS
 from onward.kernels.values import LANES
@@ -64,7 +62,7 @@ class TapeBuilder:
     def __init__(self, kernels: Kernels, rows: int, threads: int) -> None:
         self._kernels, self._rows, self._threads = kernels, rows, threads
         self._parts: Written = [(None, [])]
-        self.memory: list[object] = []
+        self._memory: list[object] = []
         self.longest_row = 0
         """Numbers of the longest row that an operation keeps in the scratch memory of a thread."""
 
@@ -82,10 +80,21 @@ class TapeBuilder:
         """Return what was written since the last call of `take` as a tape."""
         return tape_of(self.take())
 
-    def _append(self, record: NDArray[np.int64], *used: object, row: int = 0) -> None:
-        self._parts[-1][1].append(record)
-        self.longest_row = max(self.longest_row, row)
-        self.memory += used
+    def _write(
+        self,
+        layout: Layout,
+        operation: int,
+        /,
+        *,
+        has_barrier: bool = True,
+        longest_row: int = 0,
+        **fields: Field,
+    ) -> None:
+        """Append a record, and keep the memory that it points to. `longest_row`: numbers of a row that the operation
+        keeps in the scratch memory of a thread."""
+        self._parts[-1][1].append(layout.record(operation, has_barrier=has_barrier, **fields))
+        self.longest_row = max(self.longest_row, longest_row)
+        self._memory += fields.values()
 
     def _form(self, form: ActivationName) -> int:
         """Return a form's number. Raises ValueError if the kernels do not write it."""
@@ -101,12 +110,11 @@ class TapeBuilder:
         target.require(self._rows, float_row_bytes(table.inputs))
         if table.data.nbytes < table.rows * table.row_bytes:
             raise ValueError(f"A table of {table.rows} rows has {table.data.nbytes} bytes.")
-        record = EMBED.record(
-            self._kernels.embed_code(table.type), has_barrier=True, table=address(table.data),
-            row_bytes=table.row_bytes, inputs=table.inputs, target=target.address, target_stride=target.stride,
-            scale=scale, of_positions=of_positions, is_added=is_added, rows=table.rows,
+        self._write(
+            EMBED, self._kernels.embed_code(table.type), table=table.data, row_bytes=table.row_bytes,
+            inputs=table.inputs, target=target, target_stride=target.stride, scale=scale, of_positions=of_positions,
+            is_added=is_added, rows=table.rows,
         )  # fmt: skip
-        self._append(record, table, target)
 
     def norm(
         self,
@@ -131,14 +139,12 @@ class TapeBuilder:
             reference.require(self._rows, float_row_bytes(inputs))
             if reference.stride != source.stride or norm.is_centred:
                 raise ValueError("A norm becomes as large as rows of another stride, or is centred.")
-        record = NORM.record(
-            NORM_CODE, has_barrier=True, source=source.address, source_stride=source.stride,
-            weight=norm.weight.address, bias=0 if norm.bias is None else norm.bias.address, inputs=inputs,
-            target=target.address, target_stride=target.stride, form=self._form(form), is_centred=norm.is_centred,
-            is_added=is_added, epsilon=norm.epsilon, scale=added_scale or 0.0, total_scale=total_scale,
-            reference=0 if reference is None else reference.address,
+        self._write(
+            NORM, NORM_CODE, source=source, source_stride=source.stride, weight=norm.weight, bias=norm.bias,
+            inputs=inputs, target=target, target_stride=target.stride, form=self._form(form),
+            is_centred=norm.is_centred, is_added=is_added, epsilon=norm.epsilon, scale=added_scale or 0.0,
+            total_scale=total_scale, reference=reference, longest_row=inputs,
         )  # fmt: skip
-        self._append(record, source, norm, target, reference, row=inputs)
 
     def norm_heads(self, values: Rows, num_heads: int, size: int, norm: Norm) -> None:
         """Normalise each head of rows of float32, in place, by weights that all heads have, or each its own. Other
@@ -149,12 +155,11 @@ class TapeBuilder:
                 f"Heads of {size} numbers have a norm of {norm.weight.length}, or one that is not computed."
             )
         has_own_weights = norm.weight.length > size
-        record = NORM_HEADS.record(
-            self._kernels.norm_heads_code(size), has_barrier=True, values=values.address, stride=values.stride,
-            num_heads=num_heads, weight=norm.weight.address, weight_stride=4 * size if has_own_weights else 0,
-            is_centred=norm.is_centred, epsilon=norm.epsilon,
+        self._write(
+            NORM_HEADS, self._kernels.norm_heads_code(size), values=values, stride=values.stride, num_heads=num_heads,
+            weight=norm.weight, weight_stride=4 * size if has_own_weights else 0, is_centred=norm.is_centred,
+            epsilon=norm.epsilon,
         )  # fmt: skip
-        self._append(record, values, norm)
 
     def quantise(
         self, source: Rows, inputs: int, target: Rows, form: ActivationName, weight: Vector | None = None
@@ -164,12 +169,11 @@ class TapeBuilder:
         if weight is not None and weight.length != inputs:
             raise ValueError(f"{inputs} numbers are multiplied by {weight.length}.")
         target.require(self._rows, ACTIVATIONS[form].row_bytes(inputs))
-        record = QUANTISE.record(
-            QUANTISE_CODE, has_barrier=True, source=source.address, source_stride=source.stride, inputs=inputs,
-            target=target.address, target_stride=target.stride, form=self._form(form),
-            weight=0 if weight is None else weight.address,
+        self._write(
+            QUANTISE, QUANTISE_CODE, source=source, source_stride=source.stride, inputs=inputs, target=target,
+            target_stride=target.stride, form=self._form(form), weight=weight,
+            longest_row=0 if weight is None else inputs,
         )  # fmt: skip
-        self._append(record, source, target, weight, row=0 if weight is None else inputs)
 
     def unit(
         self,
@@ -191,13 +195,11 @@ class TapeBuilder:
         if (0 if parameters is None else parameters.length) != (XIELU_NUMBERS if activation == XIELU else 0):
             raise ValueError(f"{activation} has other numbers of its own, or none.")
         target.require(self._rows * copies, ACTIVATIONS[form].row_bytes(inputs))
-        record = UNIT.record(
-            UNIT_CODE, has_barrier=True, gate=0 if gate is None else gate.address, up=up.address,
-            source_stride=up.stride, inputs=inputs, target=target.address, target_stride=target.stride,
-            form=self._form(form), pieces=max(1, inputs // UNIT_PIECE_NUMBERS), activation=UNITS.index(activation),
-            copies=copies, parameters=0 if parameters is None else parameters.address,
+        self._write(
+            UNIT, UNIT_CODE, gate=gate, up=up, source_stride=up.stride, inputs=inputs, target=target,
+            target_stride=target.stride, form=self._form(form), pieces=max(1, inputs // UNIT_PIECE_NUMBERS),
+            activation=UNITS.index(activation), copies=copies, parameters=parameters, longest_row=inputs,
         )  # fmt: skip
-        self._append(record, gate, up, target, parameters, row=inputs)
 
     def rotate(
         self,
@@ -232,17 +234,14 @@ class TapeBuilder:
                 raise ValueError(f"A table of positions has rows of {table.stride} bytes.")
         if growth is not None and (growth.stride != 4 or growth.count != tables[0].count):
             raise ValueError(f"Queries grow at {growth.count} positions instead of {tables[0].count}.")
-        keys, values = (rows.address for rows in written) if written else (0, 0)
-        record = ROTATE.record(
-            self._kernels.attention_codes(shape)[0], has_barrier=True,
-            queries=0 if source is None else source.address, keys=keys, values=values,
-            query_stride=0 if source is None else source.stride, key_stride=written[0].stride if written else 0,
-            cosines=tables[0].address, sines=tables[1].address, cache=cache.address, cache_stride=cache.stride,
-            target=0 if target is None else target.address, scale=scale,
-            growth=0 if growth is None else growth.address,
-            common=0 if common is None else common.address, common_stride=0 if common is None else common.stride,
+        keys, values = written or (None, None)
+        self._write(
+            ROTATE, self._kernels.attention_codes(shape)[0], queries=source, keys=keys, values=values,
+            query_stride=0 if source is None else source.stride, key_stride=0 if keys is None else keys.stride,
+            cosines=tables[0], sines=tables[1], cache=cache, cache_stride=cache.stride, target=target, scale=scale,
+            growth=growth, common=common, common_stride=0 if common is None else common.stride,
+            longest_row=shape.head_size,
         )  # fmt: skip
-        self._append(record, queries, written, tables, cache, growth, common, row=shape.head_size)
 
     def attend(
         self,
@@ -269,25 +268,20 @@ class TapeBuilder:
         if queries.stride != shape.query_stride:
             raise ValueError("Rows of queries are not as long as the kernels expect.")
         _, attend, merge = self._kernels.attention_codes(shape)
-        record = ATTEND.record(
-            attend, has_barrier=True, queries=queries.address, query_stride=queries.stride,
-            cache=cache.address, cache_stride=cache.stride,
-            target=target.address, target_stride=target.stride, window=EVERYTHING if window is None else window,
-            cap=cap or 0.0, sinks=0 if sinks is None else sinks.address,
-        )  # fmt: skip
-        self._append(record, queries, cache, target, sinks)
-        record = record.copy()
-        HEADER.set(record, operation=merge)
-        self._append(record, queries, cache, target)
+        for code in (attend, merge):
+            self._write(
+                ATTEND, code, queries=queries, query_stride=queries.stride, cache=cache, cache_stride=cache.stride,
+                target=target, target_stride=target.stride, window=EVERYTHING if window is None else window,
+                cap=cap or 0.0, sinks=sinks,
+            )  # fmt: skip
 
     def keep(self, source: Rows, width: int, cache: Rows) -> None:
         """Write what a short convolution reads of the step's rows to a layer's cache."""
         self._require_convolution(source, width, cache)
-        record = KEEP.record(
-            KEEP_CODE, has_barrier=True, source=source.address, source_stride=source.stride, width=width,
-            cache=cache.address, cache_stride=cache.stride,
+        self._write(
+            KEEP, KEEP_CODE, source=source, source_stride=source.stride, width=width, cache=cache,
+            cache_stride=cache.stride,
         )  # fmt: skip
-        self._append(record, source, cache)
 
     def convolve(
         self, source: Rows, width: int, weights: Vector, cache: Rows, target: Rows, form: ActivationName
@@ -299,12 +293,11 @@ class TapeBuilder:
         length, rest = divmod(weights.length, width)
         if length == 0 or rest:
             raise ValueError(f"A convolution of {width} numbers has {weights.length} weights.")
-        record = CONVOLVE.record(
-            CONVOLVE_CODE, has_barrier=True, source=source.address, source_stride=source.stride, width=width,
-            cache=cache.address, cache_stride=cache.stride, weights=weights.address, length=length,
-            target=target.address, target_stride=target.stride, form=self._form(form),
+        self._write(
+            CONVOLVE, CONVOLVE_CODE, source=source, source_stride=source.stride, width=width, cache=cache,
+            cache_stride=cache.stride, weights=weights, length=length, target=target, target_stride=target.stride,
+            form=self._form(form), longest_row=width,
         )  # fmt: skip
-        self._append(record, source, weights, cache, target, row=width)
 
     def _require_convolution(self, source: Rows, width: int, cache: Rows) -> None:
         source.require(self._rows, 3 * 4 * width)
@@ -317,11 +310,10 @@ class TapeBuilder:
         values.require(self._rows, 4 * numbers)
         if numbers % LANES or not self._kernels.has_caps:
             raise ValueError(f"{numbers} numbers cannot be capped, or the kernels were compiled without that.")
-        record = CAP.record(
-            CAP_CODE, has_barrier=True, values=values.address, stride=values.stride, num_vectors=numbers // LANES,
+        self._write(
+            CAP, CAP_CODE, values=values, stride=values.stride, num_vectors=numbers // LANES,
             pieces=max(1, numbers // CAP_PIECE_NUMBERS), is_hard=is_hard, cap=cap,
         )  # fmt: skip
-        self._append(record, values)
 
     def products(
         self,
@@ -345,11 +337,9 @@ class TapeBuilder:
                 )
             if bias is not None and (bias.length != weights.rows or bias.values.size < panels * 16):
                 raise ValueError(f"A bias of {bias.length} numbers is added to {weights.rows}.")
-            record = PRODUCT.record(
-                self._kernels.product_code(kind), has_barrier=index == len(parts) - 1,
-                panels=address(weights.panels), panel_bytes=weights.panel_bytes, blocks=weights.blocks,
-                num_panels=panels, source=source.address, source_stride=source.stride, target=target.address,
-                target_stride=target.stride, bias=0 if bias is None else bias.address, is_added=is_added,
+            self._write(
+                PRODUCT, self._kernels.product_code(kind), has_barrier=index == len(parts) - 1, panels=weights.panels,
+                panel_bytes=weights.panel_bytes, blocks=weights.blocks, num_panels=panels, source=source,
+                source_stride=source.stride, target=target, target_stride=target.stride, bias=bias, is_added=is_added,
                 claim=max(1, MAX_CLAIM_BYTES // weights.panel_bytes), scale=scale,
             )  # fmt: skip
-            self._append(record, weights, source, target, bias)
