@@ -38,7 +38,7 @@ class Target:
 
     @classmethod
     def parse(cls, base_url: str, *, key: str | None = None, allow_remote: bool = False) -> Target:
-        """Parse `http://host:port[/v1]`. Raises BenchmarkError for https, and without `allow_remote` for other machines."""
+        """Parse `http://host:port[/v1]`. Raises BenchmarkError for https, and without `allow_remote` for others."""
         parts = urlsplit(base_url if "//" in base_url else f"http://{base_url}")
         if parts.scheme != "http":
             raise BenchmarkError(f"{base_url}: only http:// URLs are supported.")

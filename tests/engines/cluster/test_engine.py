@@ -62,13 +62,13 @@ async def cluster(
     try:
         yield backend, transport, client
         engines = [each.thread.engine for each in transport.replicas.values()]
-        await until(lambda: not client.num_flights and all(engine.idle for engine in engines))
+        await until(lambda: not client._flights and all(engine.idle for engine in engines))
         assert not backend.served["toy"].answers
         for replica in transport.replicas.values():
             assert replica.thread.engine.idle
             replica.thread.engine.check()
             assert replica.thread.engine.cache.pool.num_used == 0
-            assert client.load_of(replica.name) == 0
+            assert client._placement.load(replica.name) == 0
     finally:
         await backend.aclose()
 
@@ -219,7 +219,7 @@ def test_a_client_that_leaves_ends_the_work_at_the_replica() -> None:
                 break
             await answer.aclose()
             await until(lambda: transport.replicas["a"].thread.engine.idle)
-            assert client.num_flights == 0
+            assert not client._flights
             assert transport.replicas["a"].thread.load.num_decode_tokens < 2900
 
     asyncio.run(run())

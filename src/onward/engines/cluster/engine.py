@@ -84,15 +84,6 @@ class ClusterEngine(LoopClient):
         counts = self._recoveries
         return msgspec.structs.replace(self._load, recoveries=counts, num_moved=counts.num_resumed_requests)
 
-    def load_of(self, replica: str) -> int:
-        """The choices that this client assumes a replica to have. Called on the event loop, or when nothing runs."""
-        return self._placement.load(replica)
-
-    @property
-    def num_flights(self) -> int:
-        """Calls that have not ended."""
-        return len(self._flights)
-
     @property
     def is_given_up(self) -> bool:
         """Whether there has been no fit replica for so long that requests are refused."""
