@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from onward.checkpoints.folder import MAX_JSON_ENTRIES
+from onward.checkpoints.json_files import MAX_JSON_ENTRIES
 from onward.checkpoints.safetensors import MAX_ENTRIES
 from tests.checkpoints.hugging_face import write_folder
 from tests.checkpoints.making import text, value

@@ -14,7 +14,7 @@ from tests.cli.conftest import create, onward
 
 BROKEN = {
     "token id": ("tokenizer.json", None, "beyond any vocabulary"),
-    "depth": ("config.json", b"[" * 100_000, "nested too deeply"),
+    "depth": ("config.json", b'{"a": ' + b"[" * 100_000, "nested too deeply"),
     "UTF-8": ("tokenizer.json", b"\xff\xfe{}", "tokenizer.json is not valid"),
     "wrong type": ("config.json", b"[1]", "is not a JSON object"),
 }

@@ -15,8 +15,9 @@ import numpy as np
 
 from onward.checkpoints.arrange import arranged, gguf_name, name_without_experts
 from onward.checkpoints.checkpoint import Checkpoint
-from onward.checkpoints.folder import read_object, with_kinds_apart
+from onward.checkpoints.folder import with_kinds_apart
 from onward.checkpoints.gguf import read_gguf
+from onward.checkpoints.json_files import read_object
 from onward.checkpoints.mixtures import is_of_experts, with_halves_apart
 from onward.checkpoints.parameters import LISTS, MAX_SCALE, Parameters
 from onward.checkpoints.paths import ADAPTER_CONFIG, ADAPTER_WEIGHTS

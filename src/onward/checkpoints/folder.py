@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from onward.checkpoints.arrange import (
@@ -20,7 +19,7 @@ from onward.checkpoints.arrange import (
     name_without_experts,
 )
 from onward.checkpoints.config import is_tied, metadata_of, of_texts, reads_images
-from onward.checkpoints.mapped import mapped
+from onward.checkpoints.json_files import read_object
 from onward.checkpoints.parameters import MAX_LAYERS, PREDICTING, Parameters
 from onward.checkpoints.paths import CONFIG, INDEX, QUANTISATION, SAFETENSORS, WHOLE
 from onward.checkpoints.quantised import Quantised, only_matrices, quantised_of, with_scales
@@ -33,10 +32,8 @@ from onward.errors import CheckpointError
 MAX_TENSORS = 393_216
 """Of a model. Experts that are stored one by one are up to 92,000, of which each has three scales in NVFP4 (Qwen 3.5
 397B-A17B)."""
-MAX_JSON_BYTES = 48_000_000
-"""Of config.json and of the list of tensors, which is that long for so many."""
-MAX_JSON_ENTRIES = 450_000
-"""Of such a file: more than the tensors that a model may have."""
+MAX_INDEX_BYTES = 48_000_000
+"""Of the list of tensors, which is that long for so many."""
 MAX_FILES = 1000
 _OWN_PARTS = {
     "fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head_norm",
@@ -45,9 +42,6 @@ _OWN_PARTS = {
     "shared_head.norm": "shared_head_norm", "shared_head.head": "shared_head_head", "embed_tokens": "embed_tokens",
 }  # fmt: skip
 """What such a layer has that others do not have, by GGUF's names."""
-_ENDLESS = re.compile(rb'"(?:[^"\\]+|\\.)*"?|-?Infinity', re.DOTALL)
-"""Texts, which stay, and numbers without end, which become texts of their names. A text that never ends is one, too:
-else the rest of the file would be searched again from each quote in it."""
 _HEAD_NORM = re.compile(r"(?P<layer>.+\.self_attn\.[qk]_)layernorm\.norms\.(?P<head>\d{1,4})\.weight")
 
 
@@ -156,27 +150,11 @@ def _without_predictions(
 
 
 def _listed_files(index: Path) -> Iterable[str]:
-    files = read_object(index).get("weight_map")
+    files = read_object(index, MAX_INDEX_BYTES).get("weight_map")
     names = sorted({str(name) for name in files.values()}) if isinstance(files, dict) else []
     if not 0 < len(names) <= MAX_FILES or any(Path(name).name != name or "\0" in name for name in names):
         raise CheckpointError(f"{index} does not list the files of a model: copy or download it again.")
     return names
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file. Raises CheckpointError."""
-    content = mapped(path)
-    if len(content) > MAX_JSON_BYTES:
-        raise CheckpointError(f"{path} has more than {MAX_JSON_BYTES // 1_000_000} MB: copy or download it again.")
-    whole = bytes(content)
-    if sum(map(whole.count, (b",", b"[", b"{"))) > MAX_JSON_ENTRIES:
-        raise CheckpointError(f"{path} has more entries than any model's: copy or download it again.")
-    if b"Infinity" in whole:  # which Python writes for numbers without end, and JSON does not have
-        whole = _ENDLESS.sub(lambda found: found[0] if found[0][:1] == b'"' else b'"%b"' % found[0], whole)
-    try:
-        return msgspec.json.decode(whole, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise CheckpointError(f"{path} is not a JSON object: copy or download it again.") from None
 
 
 def _tensors(paths: tuple[Path, ...]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Files of model folders that several formats share: presence, JSON, and what config.json states.
+"""Files of model folders that several formats share: which are present, and what config.json states.
 
 Problems are sentences that say what to do. Files may come from anywhere, so they are bounded before they are parsed.
 Cheap to import.
@@ -6,7 +6,6 @@ Cheap to import.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import tempfile
@@ -14,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from onward.checkpoints.json_files import AGAIN, read_bounded, read_object, require_object
 from onward.errors import ModelFolderError
 
 TOKENIZER = "tokenizer.json"
@@ -36,10 +36,6 @@ tokenizer_config.json, or the fifth and sixth."""
 
 _OF_IMAGES = frozenset({"<image_soft_token>"})
 
-MAX_JSON_BYTES = 8_000_000
-"""Of a configuration. The largest known ones, tokenizer_config.json with all added tokens, have two million."""
-MAX_JSON_ENTRIES = 500_000
-"""Of a configuration, whose objects take a hundred bytes each. The largest known ones have a tenth."""
 MAX_TEMPLATE_BYTES = 1_000_000
 """Of a chat template; the largest known ones have twenty thousand."""
 MAX_TOKENIZER_BYTES = 64_000_000
@@ -49,10 +45,6 @@ MAX_TOKENIZER_ENTRIES = 12_000_000
 MAX_CONTEXT_TOKENS = 1 << 31
 """A larger stated context length is ignored: some configurations mean "unlimited" by 10**30."""
 
-_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-"""So that opening a pipe does not block, and Windows converts no line ends."""
-
-_AGAIN = "copy or download it again"
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len")
 
 
@@ -83,8 +75,8 @@ def present(folder: Path, names: Iterable[str]) -> list[Path]:
 def missing_file(path: Path) -> str:
     """Return the sentence for a required file that does not exist."""
     if path.is_symlink():
-        return f"{path} is a link that leads nowhere: {_AGAIN}."
-    return f"{path.parent} has no {path.name}: {_AGAIN}."
+        return f"{path} is a link that leads nowhere: {AGAIN}."
+    return f"{path.parent} has no {path.name}: {AGAIN}."
 
 
 def file_problem(path: Path) -> str | None:
@@ -94,50 +86,21 @@ def file_problem(path: Path) -> str | None:
     except OSError:
         return missing_file(path)
     if not stat.S_ISREG(status.st_mode):
-        return f"{path} is not a regular file: {_AGAIN}."
+        return f"{path} is not a regular file: {AGAIN}."
     if status.st_size == 0:
-        return f"{path} is empty: {_AGAIN}."
+        return f"{path} is empty: {AGAIN}."
     return None
 
 
-def read_bounded(path: Path, max_bytes: int) -> bytes:
-    """Return the content of a file. Never waits for a pipe or device. Raises ModelFolderError with a sentence."""
-    try:
-        with os.fdopen(os.open(path, _READ_FLAGS), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ModelFolderError(f"{path} is not a regular file: {_AGAIN}.")
-            content = file.read(max_bytes + 1)
-    except OSError as error:
-        raise ModelFolderError(f"{path} cannot be read ({error.strerror}).") from None
-    if len(content) > max_bytes:
-        raise ModelFolderError(
-            f"{path} has more than {max_bytes // 1_000_000} MB, more than any model needs there: {_AGAIN}."
-        )
-    return content
-
-
-def read_object(path: Path) -> dict[str, Any]:
+def read_if_present(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file, {} where there is no such file. Raises ModelFolderError for a broken one."""
-    if not present(path.parent, [path.name]):
-        return {}
-    content = read_bounded(path, MAX_JSON_BYTES)
-    if sum(map(content.count, (b",", b"[", b"{"))) > MAX_JSON_ENTRIES:
-        raise ModelFolderError(f"{path} has more entries than any model's: {_AGAIN}.")
-    try:
-        value: Any = json.loads(content)
-    except ValueError as error:  # UnicodeDecodeError is one, too
-        raise ModelFolderError(f"{path} is not valid JSON ({error}): {_AGAIN}.") from None
-    except RecursionError:
-        raise ModelFolderError(f"{path} is not valid: it is nested too deeply: {_AGAIN}.") from None
-    if not isinstance(value, dict):
-        raise ModelFolderError(f"{path} is not a JSON object: {_AGAIN}.")
-    return value
+    return read_object(path) if present(path.parent, [path.name]) else {}
 
 
 def json_problem(path: Path) -> str | None:
-    """Return what is wrong with a JSON file that exists, None if it contains an object."""
+    """Return what is wrong with a JSON file, None if it contains an object, or does not exist."""
     try:
-        read_object(path)
+        read_if_present(path)
     except ModelFolderError as problem:
         return str(problem)
     return None
@@ -149,25 +112,9 @@ def read_tokenizer(path: Path) -> bytes:
         raise ModelFolderError(missing_tokenizer(path.parent))
     content = read_bounded(path, MAX_TOKENIZER_BYTES)
     if content.count(b",") + content.count(b":") > MAX_TOKENIZER_ENTRIES:
-        raise ModelFolderError(f"{path} has more entries than any vocabulary: {_AGAIN}.")
-    if problem := _syntax_problem(content):
-        raise ModelFolderError(f"{path} is {problem}: {_AGAIN}.")
+        raise ModelFolderError(f"{path} has more entries than any vocabulary: {AGAIN}.")
+    require_object(content, path)
     return content
-
-
-def _syntax_problem(content: bytes) -> str | None:
-    """Return what a text is instead of a JSON object, None if it is one. Builds no objects: there may be millions."""
-    import msgspec  # here, because the table of formats has to be cheap to import
-
-    try:
-        msgspec.json.decode(content, type=msgspec.defstruct("AnyObject", []))
-    except msgspec.ValidationError:
-        return "not a JSON object"
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return f"not valid JSON ({error})"
-    except RecursionError:
-        return "not valid: it is nested too deeply"
-    return None
 
 
 def tokenizer_problem(folder: Path) -> str | None:
@@ -247,7 +194,7 @@ def _original_context(config: dict[str, Any]) -> int | None:
 
 def config_facts(folder: Path) -> dict[str, int | str]:
     """Return what config.json states, as `ModelFiles.facts`. Raises ModelFolderError for a broken file."""
-    config = read_object(folder / CONFIG)
+    config = read_if_present(folder / CONFIG)
     context_length = stated_context(config)
     named = {"vocabulary": config.get("vocab_size"), "kind": config.get("model_type")}
     facts: dict[str, int | str] = {} if context_length is None else {"context_length": context_length}

@@ -11,12 +11,13 @@ from pathlib import Path
 import msgspec
 
 from onward.checkpoints.cursor import MetadataValue
+from onward.checkpoints.json_files import read_bounded
 from onward.checkpoints.pretokenizers import PRE_TOKENIZERS
 from onward.checkpoints.tokenizer import merges_of_scores
 from onward.checkpoints.types import CONTROL, NORMAL, USER_DEFINED
 from onward.checkpoints.vocabulary import require_few_characters
 from onward.errors import ModelFolderError
-from onward.model_files.files import MAX_TOKENIZER_BYTES, read_bounded
+from onward.model_files.files import MAX_TOKENIZER_BYTES
 from onward.model_files.token_bytes import byte_characters
 
 MAX_TOKENS = 1 << 20

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from onward.checkpoints.cursor import MetadataValue
+from onward.checkpoints.json_files import read_bounded
 from onward.checkpoints.types import CONTROL, NORMAL
 from onward.errors import ModelFolderError
-from onward.model_files.files import MAX_TOKENIZER_BYTES, TOKENIZER_CONFIG, read_bounded, read_object
+from onward.model_files.files import MAX_TOKENIZER_BYTES, TOKENIZER_CONFIG, read_if_present
 from onward.model_files.tekken import MAX_TOKENS, ranked_metadata, texts_by_rank
 
 _RULE = "kimi-k2"
@@ -28,7 +29,7 @@ def tiktoken_metadata(path: Path, added: Mapping[int, tuple[str, int]]) -> dict[
     """Return what a file states, with the merges that its ranks mean. `added`: texts and kinds of tokens that the
     folder's configuration names, by id. Slow: seconds. Raises ModelFolderError."""
     configuration = path.parent / TOKENIZER_CONFIG
-    if (stated := read_object(configuration).get("tokenizer_class")) != _CLASS:
+    if (stated := read_if_present(configuration).get("tokenizer_class")) != _CLASS:
         raise ModelFolderError(
             f"{configuration} states {str(stated)[:40]!r} as 'tokenizer_class' instead of {_CLASS!r}, and how a text "
             f"is cut is not in {path.name}: save a tokenizer.json there, or use the model as a GGUF file."

@@ -13,6 +13,7 @@ import numpy as np
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
+from onward.checkpoints.json_files import read_bounded
 from onward.checkpoints.sentencepiece_encoder import EncodeText
 from onward.checkpoints.tokenizer import INFILL_TOKENS, SPECIAL_IDS, TOKENS
 from onward.errors import ModelFolderError, OnwardError, TextNotEncodable
@@ -24,8 +25,7 @@ from onward.model_files.files import (
     SPECIAL_TOKENS,
     TOKENIZER,
     TOKENIZER_CONFIG,
-    read_bounded,
-    read_object,
+    read_if_present,
     read_tokenizer,
     tokenizer_source,
 )
@@ -234,10 +234,10 @@ def _reported(path: Path) -> Iterator[None]:
 
 
 def _read_folder(folder: Path) -> TokenizerContent:
-    names = read_object(folder / SPECIAL_TOKENS) | read_object(folder / TOKENIZER_CONFIG)
+    names = read_if_present(folder / SPECIAL_TOKENS) | read_if_present(folder / TOKENIZER_CONFIG)
     if (template := folder / CHAT_TEMPLATE).is_file():  # transformers prefers it, too
         names["chat_template"] = read_bounded(template, MAX_TEMPLATE_BYTES).decode("utf-8", "replace")
-    configs = [read_object(folder / name) for name in (GENERATION_CONFIG, CONFIG)]
+    configs = [read_if_present(folder / name) for name in (GENERATION_CONFIG, CONFIG)]
     if (source := tokenizer_source(folder)) != TOKENIZER:
         made = made_tokenizer(folder)
         files = made.files

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from onward.checkpoints.cursor import Strings
+from onward.checkpoints.json_files import read_bounded
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tokenizer import (
     NEEDS_ENCODER,
@@ -19,7 +20,7 @@ from onward.checkpoints.tokenizer import (
     tokenizer_files,
 )
 from onward.errors import ModelFolderError
-from onward.model_files.files import MAX_TOKENIZER_BYTES, read_bounded, write_whole
+from onward.model_files.files import MAX_TOKENIZER_BYTES, write_whole
 from onward.model_files.tokenizer import HuggingFaceTokenizer, TokenizerContent
 from onward.model_files.vocabulary import PackedVocabulary
 

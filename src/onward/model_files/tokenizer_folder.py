@@ -12,6 +12,7 @@ import msgspec
 
 from onward.checkpoints.config import of_texts
 from onward.checkpoints.cursor import MetadataValue
+from onward.checkpoints.json_files import read_bounded
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.sentencepiece import ADVICE, MAX_MODEL_BYTES, SentencePieces, read_sentence_piece
 from onward.checkpoints.sentencepiece_encoder import EncodeText, SentencePieceEncoder, around, needs_encoder
@@ -32,8 +33,7 @@ from onward.model_files.files import (
     TOKENIZER,
     TOKENIZER_CONFIG,
     VOCABULARY,
-    read_bounded,
-    read_object,
+    read_if_present,
     tokenizer_source,
 )
 from onward.model_files.tekken import tekken_metadata
@@ -86,7 +86,7 @@ def _of_sentence_piece(folder: Path) -> MadeTokenizer:
     num_stated = len(found.tokens)
     _add(folder, found, SENTENCE_PIECE)
     metadata = {"general.architecture": SENTENCE_PIECE, **found.metadata()}
-    stated = read_object(folder / TOKENIZER_CONFIG).get("tokenizer_class")
+    stated = read_if_present(folder / TOKENIZER_CONFIG).get("tokenizer_class")
     metadata["tokenizer.ggml.add_bos_token"] = stated is None or str(stated).startswith(_STARTING_CLASSES)
     files = tokenizer_files(Parameters(metadata, str(path)), has_model=not has_encoder, is_gguf=False)
     if encoder is None:
@@ -113,14 +113,14 @@ def _of_tiktoken(folder: Path) -> MadeTokenizer:
 
 
 def _of_merges(folder: Path) -> MadeTokenizer:
-    kind = of_texts(read_object(folder / CONFIG)).get("model_type")
+    kind = of_texts(read_if_present(folder / CONFIG)).get("model_type")
     own = MODEL_TYPES.get(kind) if isinstance(kind, str) else None
     if own is None or not own.cuts_by:
         raise CheckpointError(
             f"{folder} has {VOCABULARY} and {MERGES}, but no {TOKENIZER}: how a model of the type {str(kind)[:40]!r} "
             f"cuts text is not in them. {ADVICE}"
         )
-    stated = read_object(folder / TOKENIZER_CONFIG)
+    stated = read_if_present(folder / TOKENIZER_CONFIG)
     if stated.get("add_prefix_space"):
         raise CheckpointError(
             f"{folder} puts a space before texts ('add_prefix_space'), which Onward does not do. {ADVICE}"
@@ -205,10 +205,10 @@ def _add(folder: Path, found: SentencePieces | _Tokens, name: str) -> None:
         elif kind == CONTROL:
             found.kinds[token] = CONTROL
     special = _named(folder)
-    stated_names = read_object(folder / SPECIAL_TOKENS) | read_object(folder / TOKENIZER_CONFIG)
+    stated_names = read_if_present(folder / SPECIAL_TOKENS) | read_if_present(folder / TOKENIZER_CONFIG)
     if "tokenizer_class" in stated_names and "unk_token" not in stated_names:  # transformers' classes name one then
         special |= {text for text, kind in zip(found.tokens, found.kinds, strict=True) if kind == UNKNOWN}
-    for config in (read_object(folder / GENERATION_CONFIG), read_object(folder / CONFIG)):
+    for config in (read_if_present(folder / GENERATION_CONFIG), read_if_present(folder / CONFIG)):
         for key in ("bos_token_id", "eos_token_id"):
             stated = config.get(key)
             ids = [each for each in (stated if isinstance(stated, list) else [stated]) if type(each) is int]
@@ -221,10 +221,10 @@ def _add(folder: Path, found: SentencePieces | _Tokens, name: str) -> None:
 def _added(folder: Path) -> dict[int, tuple[str, int]]:
     """Return text and kind of the tokens that the folder's configuration adds or names, by id."""
     found: dict[int, tuple[str, int]] = {}
-    for text, token in read_object(folder / ADDED_TOKENS).items():
+    for text, token in read_if_present(folder / ADDED_TOKENS).items():
         if type(token) is int and token >= 0:
             found[token] = text, USER_DEFINED
-    named = read_object(folder / TOKENIZER_CONFIG).get("added_tokens_decoder")
+    named = read_if_present(folder / TOKENIZER_CONFIG).get("added_tokens_decoder")
     for number, entry in (named if isinstance(named, dict) else {}).items():
         content = entry.get("content") if isinstance(entry, dict) else None
         if isinstance(content, str) and number.isdecimal() and len(number) < _MAX_DIGITS:
@@ -236,7 +236,7 @@ def _named(folder: Path) -> set[str]:
     """Return the tokens that the folder names for a use, which makes them special."""
     found: set[str] = set()
     for name in (SPECIAL_TOKENS, TOKENIZER_CONFIG):
-        for key, value in read_object(folder / name).items():
+        for key, value in read_if_present(folder / name).items():
             if not key.endswith(("_token", "_special_tokens")):
                 continue
             for each in value if isinstance(value, list) else [value]:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from onward.errors import ModelFolderError
 from onward.model_files.base import ModelFiles
-from onward.model_files.files import json_problem, present, read_object
+from onward.model_files.files import json_problem, present, read_if_present
 
 SIZES = "toy.json"
 MAX_SIZES = {"blocks": 100_000, "context_length": 1 << 24}
@@ -97,7 +97,7 @@ class ToyFiles(ModelFiles):
         return ToyTokenizer()
 
     def _stated(self) -> dict[str, int]:
-        return read_object(self.path / SIZES)
+        return read_if_present(self.path / SIZES)
 
 
 def _is_within(value: object, limit: int) -> bool:

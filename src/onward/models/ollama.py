@@ -9,9 +9,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from onward.checkpoints.json_files import read_bounded
 from onward.errors import ModelFolderError, ModelNameError
 from onward.folders import home_folder
-from onward.model_files.files import read_bounded
 
 PREFIX = "ollama:"
 _TYPE = "application/vnd.ollama.image."

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from onward.errors import ModelFolderError
-from onward.model_files.files import read_object, write_whole
+from onward.model_files.files import read_if_present, write_whole
 
 _NAME = "hashes.json"
 
@@ -17,7 +17,7 @@ def read_index(cache_dir: Path | None) -> dict[str, str]:
     if cache_dir is None:
         return {}
     try:
-        found = read_object(cache_dir / _NAME)
+        found = read_if_present(cache_dir / _NAME)
     except ModelFolderError:
         return {}
     return {key: value for key, value in found.items() if isinstance(value, str)}

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from onward.checkpoints.json_files import read_bounded
 from onward.errors import ModelFolderError
-from onward.model_files.files import missing_file, read_bounded
+from onward.model_files.files import missing_file
 from onward.model_files.openvino_ir import GRAPH, WEIGHTS
 from onward.runtimes.openvino.library import ops, ov, paged_attention_transformation
 

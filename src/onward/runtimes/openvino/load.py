@@ -24,7 +24,7 @@ from onward.checkpoints.mapped import FileWatch
 from onward.engine.model import Row
 from onward.errors import ModelFolderError
 from onward.machine import available_memory, cpu_quota
-from onward.model_files.files import CONFIG, missing_file, read_object, stated_context
+from onward.model_files.files import CONFIG, missing_file, read_if_present, stated_context
 from onward.model_files.openvino_ir import GRAPH, WEIGHTS
 from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.fingerprint import fingerprint, with_facts
@@ -261,7 +261,7 @@ def _trial_step(request: ov.InferRequest, batch: Batch, cache: KVTensors, folder
 
 def _context_length(folder: Path, options: RuntimeOptions) -> tuple[int, list[str]]:
     """Return the tokens per sequence, and a note where they had to be assumed. Raises SetupError."""
-    config = read_object(folder / CONFIG)
+    config = read_if_present(folder / CONFIG)
     stated = stated_context(config)
     if stated is not None:
         return options.context_within(stated, folder.name), []
