@@ -11,22 +11,22 @@ from decimal import Decimal, localcontext
 from statistics import NormalDist
 from typing import Any
 
-from onward.checkpoints.architecture import AltUp, Architecture, Rope
+from onward.checkpoints.architecture import AltUp, Architecture
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.declaration import Declaration, ModelType
-from onward.checkpoints.families.common import RMS, WINDOW_BASE, WINDOW_LAYERS, WINDOWS, common, on, require_stated
-from onward.checkpoints.families.gemma4 import keyless, layer_input, local_layers
-from onward.checkpoints.parameters import WINDOW, Parameters, is_layer_count
+from onward.checkpoints.families.common import RMS, WINDOW_BASE, WINDOW_LAYERS, WINDOWS, common, require_stated
+from onward.checkpoints.families.gemma4 import LOGIT_CAP, keyless, layer_input, local_layers, with_local_layers
+from onward.checkpoints.parameters import Parameters, is_layer_count
 from onward.checkpoints.rope_scaling import DECIMALS, PI
 from onward.checkpoints.tensor import Tensor
 from onward.errors import CheckpointError
 
 _PERIOD = 5
 """Of files that state no kinds of layers: the last one of so many has no window."""
-_WITH_KEYS, _SPARSE, _INPUT, _COUNT, _CAP = 20, 10, 256, 4, 30.0
+_WITH_KEYS, _SPARSE, _INPUT, _COUNT = 20, 10, 256, 4
 """llama.cpp's, of all files: how many layers have keys, how many have sparse gates, the numbers that a layer looks up,
-the hidden states, and the cap of logits."""
+and the hidden states."""
 _SHARE = 0.95
 """Of gates that are zero."""
 _LEAST_SHARE = 1e-9
@@ -51,19 +51,7 @@ def _gemma3n(checkpoint: Checkpoint) -> Architecture:
             "Onward does not compute it."
         )
     return replace(
-        found,
-        has_norms_after=True,
-        has_value_norms=True,
-        embedding_scale=math.sqrt(found.hidden),
-        attention_scale=1.0,
-        logit_cap=parameters.real("final_logit_softcapping", _CAP) or None,
-        window=parameters.integer(WINDOW, minimum=1),
-        window_layers=on(local),
-        local_rope=Rope(
-            found.rope.size,
-            parameters.real(WINDOW_BASE, 10_000.0),
-            magnitude=parameters.real("rope.scaling.attn_factor", 1.0),
-        ),
+        with_local_layers(found, parameters, local, found.rope.size),
         num_keyless_layers=keyless(parameters, local, max(0, count - _WITH_KEYS)),
         layer_feed_forward=tuple(widths),
         layer_input=inputs,
@@ -201,7 +189,7 @@ ARCHITECTURES: dict[str, Declaration] = {
                     "hidden_size": 2048, "intermediate_size": 16_384, "num_hidden_layers": 35,
                     "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256,
                     "max_position_embeddings": 32_768, "hidden_activation": "gelu_pytorch_tanh",
-                    "sliding_window": 512, "final_logit_softcapping": _CAP, "rope_theta": 1e6,
+                    "sliding_window": 512, "final_logit_softcapping": LOGIT_CAP, "rope_theta": 1e6,
                     "rope_local_base_freq": 1e4, "num_kv_shared_layers": 15, "laurel_rank": 64,
                     "hidden_size_per_layer_input": _INPUT, "vocab_size_per_layer_input": 262_144,
                     "altup_num_inputs": _COUNT, "altup_active_idx": 0, "altup_correct_scale": True,

@@ -17,7 +17,16 @@ from onward.checkpoints.architecture import Architecture, Heads, Rope
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.declaration import Declaration, ModelType
-from onward.checkpoints.families.common import EXPERT_SIZE, EXPERTS, RMS, WINDOW_BASE, WINDOW_LAYERS, WINDOWS, common
+from onward.checkpoints.families.common import (
+    EXPERT_SIZE,
+    EXPERTS,
+    RMS,
+    WINDOW_BASE,
+    WINDOW_LAYERS,
+    WINDOWS,
+    common,
+    on,
+)
 from onward.checkpoints.mixtures import has_experts, mixture_of
 from onward.checkpoints.parameters import WINDOW, Parameters, is_layer_count
 from onward.errors import CheckpointError
@@ -25,7 +34,7 @@ from onward.errors import CheckpointError
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 _PERIOD = 6
 """Of folders that state no kinds of layers: the last one of so many has no window."""
-_CAP = 30.0
+LOGIT_CAP = 30.0
 """llama.cpp's, where a file states none."""
 _INPUT_GROUP = 32
 """Of which a layer's own input is a multiple, as blocks of quantised weights are."""
@@ -144,21 +153,10 @@ def _gemma4(checkpoint: Checkpoint) -> Architecture:
         feed_forward=max(widths),
     )
     size = parameters.head_size(end="_swa")
+    rotated = parameters.integer("rope.dimension_count_swa", min(size, found.head_size), minimum=2)
     found = replace(
-        found,
-        has_norms_after=True,
-        has_value_norms=True,
-        embedding_scale=math.sqrt(found.hidden),
-        attention_scale=1.0,
-        logit_cap=parameters.real("final_logit_softcapping", _CAP) or None,
-        window=parameters.integer(WINDOW, minimum=1),
-        window_layers=frozenset(layer for layer in range(count) if local[layer]),
+        with_local_layers(found, parameters, local, rotated),
         local_heads=Heads(found.num_heads, max(local_keys or global_keys), size, size),
-        local_rope=Rope(
-            parameters.integer("rope.dimension_count_swa", min(size, found.head_size), minimum=2),
-            parameters.real(WINDOW_BASE, 10_000.0),
-            magnitude=parameters.real("rope.scaling.attn_factor", 1.0),
-        ),
         num_keyless_layers=keyless(parameters, local, 0),
         layer_feed_forward=tuple(widths),
         layer_input=layer_input(parameters, 0),
@@ -167,6 +165,26 @@ def _gemma4(checkpoint: Checkpoint) -> Architecture:
         mixture = mixture_of(parameters, feed_forward=0, is_normalised=True)
         found = replace(found, mixture=replace(mixture, is_beside_dense=True))
     return found
+
+
+def with_local_layers(found: Architecture, parameters: Parameters, local: Sequence[bool], rotated: int) -> Architecture:
+    """Return an architecture with what Gemma 3n and 4 have in common. `local`: which layers have a window, in which so
+    many numbers of a head are rotated."""
+    return replace(
+        found,
+        has_norms_after=True,
+        has_value_norms=True,
+        embedding_scale=math.sqrt(found.hidden),
+        attention_scale=1.0,
+        logit_cap=parameters.real("final_logit_softcapping", LOGIT_CAP) or None,
+        window=parameters.integer(WINDOW, minimum=1),
+        window_layers=on(local),
+        local_rope=Rope(
+            rotated,
+            parameters.real(WINDOW_BASE, 10_000.0),
+            magnitude=parameters.real("rope.scaling.attn_factor", 1.0),
+        ),
+    )
 
 
 def keyless(parameters: Parameters, local: Sequence[bool], default: int) -> int:
