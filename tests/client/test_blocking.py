@@ -74,6 +74,17 @@ def test_a_stream_folds_to_the_completion(ask: Ask) -> None:
 
 
 @both
+def test_what_was_not_asked_for_is_none_and_not_on_the_wire(ask: Ask) -> None:
+    plain = ask(prompt="a", max_tokens=2)
+    asked = ask(prompt="a", max_tokens=2, prompt_logprobs=1, return_token_ids=True, ignore_eos=True)
+    names = ("token_ids", "prompt_token_ids", "prompt_logprobs")
+    assert [getattr(plain.choices[0], name) for name in names] == [None, None, None]
+    assert list(plain.choices[0].to_dict()) == ["text", "index", "logprobs", "finish_reason"]
+    assert list(asked.choices[0].to_dict()) == ["text", "index", "logprobs", "finish_reason", *names]
+    assert len(asked.choices[0].token_ids) == 2
+
+
+@both
 def test_a_bad_parameter_is_refused_in_the_words_of_the_api(ask: Ask) -> None:
     with pytest.raises(InvalidRequest) as refused:
         ask(prompt="x", temperature=3)

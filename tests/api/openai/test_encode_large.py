@@ -65,9 +65,8 @@ choices_lists = st.lists(
         index=st.integers(0, 5),
         logprobs=st.none() | st.builds(logprobs, st.integers(0, 5), st.none() | st.integers(0, 3), texts),
         finish_reason=st.none() | st.just("stop"),
-        prompt_token_ids=st.just(msgspec.UNSET) | st.just([1, 2]),
-        prompt_logprobs=st.just(msgspec.UNSET)
-        | st.builds(prompt_logprobs, st.integers(0, 5), st.integers(0, 3), texts),
+        prompt_token_ids=st.none() | st.just([1, 2]),
+        prompt_logprobs=st.none() | st.builds(prompt_logprobs, st.integers(0, 5), st.integers(0, 3), texts),
     ),
     max_size=4,
 )

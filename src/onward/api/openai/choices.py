@@ -7,8 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from msgspec import UNSET
-
 from onward.api.numbers import wire_number
 from onward.api.openai.response import (
     Choice,
@@ -145,7 +143,7 @@ def usage_of(counts: TokenCounts) -> Usage:
             cached_tokens=counts.cached,
             text_tokens=counts.prompt,
             # A start token, which is cached too, is not part of the prompt.
-            cache_write_tokens=UNSET if counts.written is None else min(counts.written, counts.prompt - counts.cached),
+            cache_write_tokens=None if counts.written is None else min(counts.written, counts.prompt - counts.cached),
         ),
         completion_tokens_details=CompletionTokensDetails(
             reasoning_tokens=counts.reasoning,

@@ -50,7 +50,7 @@ def chunk_event(chunk: Chunk, *, obfuscate: bool = False) -> bytes:
     """Return a chunk as one event.
 
     With `obfuscate`, a random string pads it to 256, 512, 1024, … bytes, so that its size does not reveal the length of
-    its text; `chunk.obfuscation` must then be UNSET.
+    its text; `chunk.obfuscation` must then be None.
     """
     event = DATA + ENCODER.encode(chunk)
     if not obfuscate:
@@ -87,9 +87,9 @@ def num_values(choices: list[Choice]) -> int:
         if (logprobs := choice.logprobs) is not None:
             total += len(logprobs.tokens) * _values_per_token(logprobs)
         for ids in (choice.token_ids, choice.prompt_token_ids):
-            if ids is not msgspec.UNSET:
+            if ids is not None:
                 total += len(ids)
-        if (scored := choice.prompt_logprobs) is not msgspec.UNSET:
+        if (scored := choice.prompt_logprobs) is not None:
             total += len(scored) * _values_per_entry(scored)
     return total
 
@@ -139,7 +139,7 @@ def _with_choices(head: bytes, choices: list[Choice], layout: _Layout, end: byte
 
 def _choice(choice: Choice, layout: _Layout) -> Iterator[bytes]:
     logprobs, choice.logprobs = choice.logprobs, None
-    scored, choice.prompt_logprobs = choice.prompt_logprobs, msgspec.UNSET
+    scored, choice.prompt_logprobs = choice.prompt_logprobs, None
     whole = layout.apply(ENCODER.encode(choice), 2)
     if logprobs is not None:
         before, key, whole = whole.partition(b'"logprobs"' + layout.colon)
@@ -147,7 +147,7 @@ def _choice(choice: Choice, layout: _Layout) -> Iterator[bytes]:
         yield before + key
         yield from _logprobs(logprobs, layout)
         whole = whole.removeprefix(b"null")
-    if isinstance(scored, list):
+    if scored is not None:
         closing = layout.line(2) + b"}"
         yield whole.removesuffix(closing) + b"," + layout.line(3) + b'"prompt_logprobs"' + layout.colon
         yield from _list(scored, max(1, _SLICE_VALUES // _values_per_entry(scored)), layout, 3)

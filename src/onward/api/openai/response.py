@@ -30,6 +30,11 @@ class WireObject(msgspec.Struct):
         return self.to_json(indent=indent)
 
 
+def always(value: Any) -> Any:
+    """Return a default that is written, too, in an object that leaves out others (`omit_defaults`)."""
+    return msgspec.field(default_factory=lambda: value)
+
+
 class Logprobs(WireObject, kw_only=True):
     """Four lists of equal length, with one entry per token (behaviour §2.7).
 
@@ -52,31 +57,31 @@ class PromptLogprob(WireObject, gc=False):
     decoded_token: str
 
 
-class Choice(WireObject, kw_only=True):
-    """One choice, complete, or the part of it in one chunk."""
+class Choice(WireObject, kw_only=True, omit_defaults=True):
+    """One choice, complete, or the part of it in one chunk. What was not asked for is None, and not on the wire."""
 
     text: str
     index: int
-    logprobs: Logprobs | None = None
-    finish_reason: FinishReason | None = None
-    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    logprobs: Logprobs | None = always(None)
+    finish_reason: FinishReason | None = always(None)
+    token_ids: list[int] | None = None
     """With `return_token_ids`: the generated tokens of this choice or part, with those that ended it."""
-    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | None = None
     """With `return_token_ids`, in the first part of a choice: the tokens that the model was prompted with."""
-    prompt_logprobs: list[dict[int, PromptLogprob] | None] | msgspec.UnsetType = msgspec.UNSET
+    prompt_logprobs: list[dict[int, PromptLogprob] | None] | None = None
     """With `prompt_logprobs`, in the first part of a choice: an entry per token that the model was prompted with, by
     token id the token itself, then the most likely ones; None for the first."""
 
 
-class PromptTokensDetails(WireObject, kw_only=True):
+class PromptTokensDetails(WireObject, kw_only=True, omit_defaults=True):
     """Details of `Usage.prompt_tokens`. `cached_tokens` were found in the prefix cache, `cache_write_tokens` added to
-    it (UNSET: another server computes the model, and does not say)."""
+    it (None, and not on the wire: another server computes the model, and does not say)."""
 
-    cached_tokens: int = 0
-    audio_tokens: int = 0
-    text_tokens: int = 0
-    image_tokens: int = 0
-    cache_write_tokens: int | msgspec.UnsetType = 0
+    cached_tokens: int = always(0)
+    audio_tokens: int = always(0)
+    text_tokens: int = always(0)
+    image_tokens: int = always(0)
+    cache_write_tokens: int | None = None
 
 
 class CompletionTokensDetails(WireObject, kw_only=True):
@@ -112,16 +117,16 @@ class Completion(WireObject, kw_only=True):
 
 
 class Chunk(WireObject, kw_only=True, omit_defaults=True):
-    """One event of a stream. UNSET fields are omitted on the wire (behaviour §4)."""
+    """One event of a stream. What is None, or UNSET, is not on the wire (behaviour §4)."""
 
     id: str
     object: str
     created: int
     choices: list[Choice]
     model: str
-    system_fingerprint: str | msgspec.UnsetType = msgspec.UNSET
+    system_fingerprint: str | None = None
     wire_usage: Usage | msgspec.UnsetType | None = msgspec.field(default=msgspec.UNSET, name="usage")
-    obfuscation: str | msgspec.UnsetType = msgspec.UNSET
+    obfuscation: str | None = None
 
     @property
     def usage(self) -> Usage | None:
@@ -129,15 +134,15 @@ class Chunk(WireObject, kw_only=True, omit_defaults=True):
         return self.wire_usage or None
 
 
-class Model(msgspec.Struct, kw_only=True):
+class Model(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A model name that requests can use (behaviour §7). `created` is in Unix seconds. `parent` is vLLM's: the model
-    that an adapter changes."""
+    that an adapter changes; None, and not on the wire, for others."""
 
     id: str
-    object: Literal["model"] = "model"
+    object: Literal["model"] = always("model")
     created: int
     owned_by: str
-    parent: str | msgspec.UnsetType = msgspec.UNSET
+    parent: str | None = None
 
 
 class ModelList(msgspec.Struct, kw_only=True):
@@ -232,19 +237,34 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
     "ModelList": {"": "All model names."},
 }
 
-OPTIONAL = ("token_ids", "prompt_token_ids", "prompt_logprobs", "cache_write_tokens", "parent")
-"""Fields that are present only if the request asks for them and the engine knows them, or the model has them; all
-others may be absent from chunks only."""
+TYPES: dict[str, type[msgspec.Struct]] = {
+    kind.__name__: kind
+    for kind in (
+        Completion, Chunk, Choice, Logprobs, PromptLogprob, Usage, PromptTokensDetails, CompletionTokensDetails, Model,
+        ModelList,
+    )
+}  # fmt: skip
 
 
 def response_schemas(ref_template: str) -> dict[str, Schema]:
     """Return the schemas of response types by name. `ref_template` is msgspec's, with `{name}`."""
     _, schemas = msgspec.json.schema_components((Completion, Chunk, Model, ModelList), ref_template=ref_template)
     for name, schema in schemas.items():
+        fields = schema["properties"]
+        left_out = _left_out(TYPES[name])
+        for field in left_out:
+            fields[field] = fields[field]["anyOf"][0]  # without null
         describe(schema, DESCRIPTIONS[name])
         if name != "Chunk":
-            schema["required"] = [field for field in schema["properties"] if field not in OPTIONAL]
+            schema["required"] = [field for field in fields if field not in left_out]
     return schemas
+
+
+def _left_out(kind: type[msgspec.Struct]) -> list[str]:
+    """Return the fields of a type that are not on the wire where they are None."""
+    if not kind.__struct_config__.omit_defaults:
+        return []
+    return [field.encode_name for field in msgspec.structs.fields(kind) if field.default is None]
 
 
 def describe(schema: Schema, descriptions: dict[str, str]) -> None:

@@ -165,7 +165,7 @@ COMPLETIONS_OF_MODELS = (
 
 def model_object(listed: ListedModel) -> Model:
     """Return a name that requests may use, in OpenAI's shape."""
-    return Model(id=listed.id, created=listed.created, owned_by=listed.owned_by, parent=listed.parent or msgspec.UNSET)
+    return Model(id=listed.id, created=listed.created, owned_by=listed.owned_by, parent=listed.parent or None)
 
 
 async def models(services: Services, exchange: Exchange) -> None:
