@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,11 +28,24 @@ class ServerProcess(NamedTuple):
 
     def engines(self) -> list[int]:
         """The processes of its engines. Linux only."""
-        return sorted(pid for pid in _children(self.popen.pid) if not _computes_grammars(pid))
+        return sorted(pid for pid in children_of(self.popen.pid) if not _computes_grammars(pid))
+
+    def engine(self, other_than: int = 0) -> int:
+        """Wait until there is one process of an engine, `other_than` one that is lost, and return it. Linux only."""
+        found = set[int]()
+
+        def is_one() -> bool:
+            found.clear()
+            found.update(self.engines())
+            found.discard(other_than)
+            return len(found) == 1
+
+        wait_for(is_one, "the process of an engine")
+        return found.pop()
 
     def grammar_processes(self) -> list[int]:
         """Its disposable processes. Linux only."""
-        return sorted(pid for pid in _children(self.popen.pid) if _computes_grammars(pid))
+        return sorted(pid for pid in children_of(self.popen.pid) if _computes_grammars(pid))
 
 
 def free_port() -> int:
@@ -46,9 +60,28 @@ def free_port() -> int:
         return port
 
 
-def _children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text(encoding="utf-8").split()]
+def children_of(pid: int) -> list[int]:
+    """Return the processes that a process has started, in whichever of its threads. Linux only."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
+            found += map(int, task.read_text(encoding="utf-8").split())
+    return found
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is not a zombie, whose parent may never reap it. Linux only."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def kill(*pids: int) -> None:
+    """Kill processes, of which some may have ended meanwhile."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _computes_grammars(pid: int) -> bool:

@@ -18,7 +18,7 @@ from tests.chaos.faulty_engine import NAME, ORDERS
 from tests.chaos.injector import Injector, read_metric, schedule
 from tests.chaos.workload import NUM_REQUESTS, Clients, complete, make_request
 from tests.folded import Folded
-from tests.processes import ServerProcess, server_process
+from tests.processes import ServerProcess, kill, server_process
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
 MODEL = "toy"
@@ -143,7 +143,6 @@ def recovery_times(server: ServerProcess) -> list[float]:
 
 def _lose_engine_quietly(server: ServerProcess) -> float:
     """Kill the engine while it has nothing to do; return how long the recovery takes, in seconds."""
-    (engine,) = server.engines()
-    os.kill(engine, 9)
+    kill(server.engine())
     wait_for(lambda: bool(recovery_times(server)), "a recovery")
     return recovery_times(server)[-1]

@@ -16,7 +16,7 @@ from benchmarks.hostile_constraints import HOSTILE_CONSTRAINTS
 
 from tests.chaos.faulty_engine import FATAL, FAULTS, NO_MEMORY, NOT_FINITE, ORDER_FILE
 from tests.chaos.workload import Clients, complete
-from tests.processes import ServerProcess
+from tests.processes import ServerProcess, kill
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
 SIGNALS = {"kill": signal.SIGKILL, "abort": signal.SIGABRT, "stop": signal.SIGSTOP}
@@ -66,22 +66,16 @@ class Injector:
         return self.metric("onward_engine_recovery_seconds_count")
 
     def _harm(self, kind: str) -> None:
-        engine = self._next_engine()
+        engine = self._server.engine()
         if kind in SIGNALS:
             os.kill(engine, SIGNALS[kind])
         elif kind == "kill at the start":
-            os.kill(engine, signal.SIGKILL)
-            successor = self._next_engine(engine)
+            kill(engine)
+            successor = self._server.engine(other_than=engine)
             time.sleep(self._rng.random() * 0.5)
-            os.kill(successor, signal.SIGKILL)
+            kill(successor)
         else:
             self._order(f"{kind} {self._rng.choice(['before', 'after'])}")
-
-    def _next_engine(self, lost: int = 0) -> int:
-        """Wait for the process of an engine other than `lost`, and return it."""
-        wait_for(lambda: len(set(self._server.engines()) - {lost}) == 1, "the process of an engine")
-        (engine,) = set(self._server.engines()) - {lost}
-        return engine
 
     def _order(self, text: str) -> None:
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=self._folder, delete=False) as file:
@@ -92,8 +86,7 @@ class Injector:
         """Send all hostile constraints, or kill the processes that check them while one does; no engine is lost."""
         before = self._num_recoveries()
         if kind == "kill the disposable process":
-            for process in self._server.grammar_processes():
-                os.kill(process, signal.SIGKILL)
+            kill(*self._server.grammar_processes())
             fields: dict[str, Any] = {"regex": f"[a-z]{{{self._rng.randrange(2, 9)}}}", "max_tokens": 20}
             assert complete(self._server.url, self._model, {"prompt": "a"} | fields).error is None
         else:

@@ -11,11 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from tests.chaos.disturb import MODEL
 from tests.chaos.workload import Connection, make_request
-from tests.processes import ServerProcess, free_port, server_process
+from tests.processes import ServerProcess, free_port, is_running, server_process
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
 NUM_STREAMS = 6
@@ -37,14 +36,6 @@ def kill_servers(count: int, seed: int, say: Callable[[str], None] = lambda line
         assert engines
         _bind(port)
         wait_for(lambda: not any(map(is_running, engines)), "the end of the engines")  # noqa: B023
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process exists and is not a zombie, whose parent may never reap it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def _kill_streaming(port: int, rng: random.Random, *, stops_engine: bool) -> list[int]:

@@ -15,8 +15,8 @@ from onward.engines.child.child import ChildEngine
 from onward.engines.child.supervised import SupervisedEngine
 from onward.errors import SetupError
 from onward.settings import Settings
-from tests.engines.child.test_child import is_running
 from tests.examples import slow_but
+from tests.processes import is_running
 
 TOY = Settings(model=("toy",))
 

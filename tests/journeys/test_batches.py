@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import URL, NullPool, create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from tests.processes import ServerProcess, server_process
+from tests.processes import ServerProcess, kill, server_process
 from tests.service.databases import postgresql
 
 pytestmark = pytest.mark.slow
@@ -140,8 +140,7 @@ def kill_server(server: ServerProcess, place: Place, rng: random.Random) -> bool
 def kill_engine(server: ServerProcess, place: Place, rng: random.Random) -> bool:
     for _ in range(3):
         place.wait_for_lines(rng.randrange(1, NUM_LINES // 5))
-        for pid in server.engines():
-            os.kill(pid, signal.SIGKILL)
+        kill(*server.engines())
     return place.num_interrupted > 0
 
 

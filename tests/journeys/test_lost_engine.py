@@ -8,7 +8,6 @@ import re
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +19,7 @@ import pytest
 from onward.ipc.worker_end import OOM_SCORE_OFFSET
 from tests.folded import Folded
 from tests.journeys.fatal_engine import FATAL
-from tests.processes import ServerProcess, server_process
+from tests.processes import ServerProcess, is_running, kill, server_process
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
 if not sys.platform.startswith("linux"):
@@ -103,10 +102,14 @@ def metric(server: ServerProcess, name: str) -> float:
     return float(found[1])
 
 
+def health(server: ServerProcess) -> httpx2.Response:
+    return httpx2.get(f"{server.url}/health", timeout=PATIENCE_SECONDS)
+
+
 def check_survives(server: ServerProcess, undisturbed: dict[str, Folded], harm: Callable[[int], None]) -> None:
     """Send all requests, damage the engine once every stream has begun, and compare."""
     before = metric(server, 'onward_engine_recovery_seconds_count{model="toy"}')
-    (engine,) = server.engines()
+    engine = server.engine()
     client = Client(server.url)
     answers = {name: client.send(fields) for name, fields in REQUESTS.items()}
     unseeded = client.send(UNSEEDED)
@@ -121,8 +124,8 @@ def check_survives(server: ServerProcess, undisturbed: dict[str, Folded], harm: 
     wait_for(
         lambda: metric(server, 'onward_engine_recovery_seconds_count{model="toy"}') > before, "the count of recoveries"
     )
-    assert engine not in server.engines() and len(server.engines()) == 1
-    assert httpx2.get(f"{server.url}/health", timeout=PATIENCE_SECONDS).json()["status"] == "ready"
+    assert server.engine() != engine
+    wait_for(lambda: health(server).json()["status"] == "ready", "the next engine")
     wait_for(lambda: metric(server, 'onward_kv_blocks_used{model="toy"}') == 0, "free blocks")
     assert metric(server, 'onward_engine_running{model="toy"}') == 0
 
@@ -132,7 +135,8 @@ def test_no_request_of_any_kind_notices_that_its_engine_was_killed(
     server: ServerProcess, undisturbed: dict[str, Folded]
 ) -> None:
     check_survives(server, undisturbed, lambda engine: os.kill(engine, signal.SIGKILL))
-    assert any("the engine was lost" in line and "SIGKILL" in line and "resumed" in line for line in server.output)
+    words = ("the engine was lost", "SIGKILL", "resumed")
+    wait_for(lambda: any(all(each in line for each in words) for line in server.output), "the line of the log")
 
 
 @pytest.mark.slow
@@ -145,50 +149,62 @@ def test_no_request_of_any_kind_notices_a_crash_or_a_hang(
     count = f'onward_engine_restarts_total{{model="toy",reason="{reason}"}}'
     before = metric(server, count)
     check_survives(server, undisturbed, lambda engine: os.kill(engine, number))
-    assert metric(server, count) == before + 1
+    assert metric(server, count) > before, "on a busy machine the next engine may be taken for a hanging one, too"
 
 
 @pytest.mark.slow
 def test_the_system_ends_an_engine_before_the_server_when_memory_runs_out(server: ServerProcess) -> None:
-    (engine,) = server.engines()
+    engine = server.engine()
     scores = [int(Path(f"/proc/{pid}/oom_score_adj").read_text(encoding="utf-8")) for pid in (engine, server.popen.pid)]
     assert scores[0] == min(scores[1] + OOM_SCORE_OFFSET, 1000)
 
 
 @pytest.mark.slow
 def test_health_says_that_an_engine_is_being_started_again(server: ServerProcess) -> None:
-    (engine,) = server.engines()
-    os.kill(engine, signal.SIGKILL)
-    wait_for(lambda: set(server.engines()) - {engine}, "the next engine")
-    (successor,) = set(server.engines()) - {engine}
-    os.kill(successor, signal.SIGSTOP)  # so that it is not ready before it was asked for
+    successor = stopped_while_it_starts(server)
     try:
-        wait_for(lambda: httpx2.get(f"{server.url}/health", timeout=PATIENCE_SECONDS).status_code == 503, "503")
         assert httpx2.get(f"{server.url}/live", timeout=PATIENCE_SECONDS).status_code == 200
     finally:
         os.kill(successor, signal.SIGCONT)
     fields = {"model": "toy", "prompt": "a", "max_tokens": 2}
     answer = httpx2.post(f"{server.url}/v1/completions", json=fields, timeout=PATIENCE_SECONDS)
     assert answer.status_code == 200, "requests wait for the next engine"
-    wait_for(lambda: httpx2.get(f"{server.url}/health", timeout=PATIENCE_SECONDS).status_code == 200, "200")
+    wait_for(lambda: health(server).status_code == 200, "200")
+
+
+def stopped_while_it_starts(server: ServerProcess) -> int:
+    """Kill the engine, and stop the next one before it is ready, which `/health` says. Return its process."""
+    engine = server.engine()
+    while True:
+        os.kill(engine, signal.SIGKILL)
+        engine = server.engine(other_than=engine)
+        os.kill(engine, signal.SIGSTOP)
+        if health(server).status_code == 503:
+            return engine  # else this machine was too slow: it was ready before it was stopped
 
 
 @pytest.mark.slow
 def test_a_server_whose_engines_are_lost_again_and_again_ends_with_a_code_of_its_own() -> None:
+    engines = set[int]()
     with server_process("--engine-process", "on") as server:
-        while server.popen.poll() is None:
-            for engine in server.engines():
-                os.kill(engine, signal.SIGKILL)
-            time.sleep(0.02)
-        assert server.popen.wait(PATIENCE_SECONDS) == 70
-        assert server.engines() == []
-    assert any("no other is started: it was lost repeatedly without any progress" in line for line in server.output)
+
+        def ends() -> bool:
+            found = server.engines()
+            engines.update(found)
+            kill(*found)
+            return server.popen.poll() is not None
+
+        wait_for(ends, "the end of the server")
+        assert server.popen.returncode == 70
+        assert len(engines) > 1 and not any(map(is_running, engines))
+    words = "no other is started: it was lost repeatedly without any progress"
+    wait_for(lambda: any(words in line for line in server.output), "the line of the log")
 
 
 @pytest.mark.slow
 def test_a_server_can_be_stopped_while_its_engine_hangs() -> None:
     with server_process("--engine-process", "on", "--drain", "0.2") as server:
-        (engine,) = server.engines()
+        engine = server.engine()
         client = Client(server.url)
         answer = client.send({**STREAM, "prompt": PROMPT, "n": 64, "max_tokens": 1900})
         client.wait_until_begun(1)
@@ -214,7 +230,7 @@ def test_a_request_that_ends_engines_ends_itself_and_no_other(undisturbed: dict[
             assert answer.result(PATIENCE_SECONDS) == undisturbed[name], name
         assert metric(server, 'onward_engine_poisoned_requests_total{model="toy"}') == 2
         assert httpx2.get(f"{server.url}/live", timeout=PATIENCE_SECONDS).status_code == 200
-    assert sum("was ended as the cause" in line for line in server.output) == 2
+    wait_for(lambda: sum("was ended as the cause" in line for line in server.output) == 2, "two lines of the log")
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from onward.kernels.compiler_processes import MIN_JOBS, WORKER, share
 from onward.kernels.function import Function, Module
 from onward.kernels.targets import FORMS, Target, host
 from onward.kernels.values import I64
-from tests.chaos.parents import is_running
+from tests.processes import is_running
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")

@@ -4,8 +4,6 @@ and while engines are killed: the same bytes."""
 from __future__ import annotations
 
 import itertools
-import os
-import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,7 +14,7 @@ import pytest
 from tests.chaos.workload import complete
 from tests.folded import Folded
 from tests.laws.test_stress import make_request
-from tests.processes import ServerProcess, served, server_process
+from tests.processes import ServerProcess, kill, server_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 
@@ -27,19 +25,6 @@ NUM_CLIENTS = 12
 def fields_of(number: int) -> dict[str, Any]:
     """Every other request is streamed."""
     return make_request(number) | {"stream": bool(number % 2)}
-
-
-def answers(engine_process: str) -> list[Folded]:
-    flags = ("--engine-process", engine_process)
-    with served(*flags, model="storyteller") as url, ThreadPoolExecutor(NUM_CLIENTS) as pool:
-        return list(pool.map(lambda number: complete(url, "storyteller", fields_of(number)), range(NUM_REQUESTS)))
-
-
-def test_a_process_and_a_thread_answer_100_requests_alike() -> None:
-    in_process, in_thread = answers("on"), answers("off")
-    different = [number for number in range(NUM_REQUESTS) if in_process[number] != in_thread[number]]
-    assert not different, f"{len(different)} differ, the first: {make_request(different[0])}"
-    assert not [answer.error for answer in in_process if answer.error]
 
 
 def answers_of(server: ServerProcess, answered: Callable[[int], None] = lambda count: None) -> list[Folded]:
@@ -55,24 +40,24 @@ def answers_of(server: ServerProcess, answered: Callable[[int], None] = lambda c
         return list(pool.map(ask, range(NUM_REQUESTS)))
 
 
-def test_neither_threads_nor_restarts_nor_crashes_change_100_answers() -> None:
-    """On one to four threads, each in a server of its own; in the last one the engine is killed, and the requests are
-    sent again."""
+def test_neither_a_process_nor_threads_nor_restarts_nor_crashes_change_100_answers() -> None:
+    """From an engine in a thread, and from one in a process on one to four threads, each in a server of its own; in the
+    last one the engine is killed, and the requests are sent again."""
     found, killed = [], list[int]()
-    for threads in ("1", "2", "3", "4"):
-        with server_process("--threads", threads, "--engine-process", "on", model="storyteller") as server:
+    for engine_process, threads in (("off", "2"), *(("on", threads) for threads in "1234")):
+        with server_process("--threads", threads, "--engine-process", engine_process, model="storyteller") as server:
             found.append(answers_of(server))
             if threads == "4":
                 found.append(answers_of(server, partial(kill_engines, server, killed)))
                 found.append(answers_of(server))
     for again in found[1:]:
-        assert again == found[0]
+        different = [number for number in range(NUM_REQUESTS) if again[number] != found[0][number]]
+        assert not different, f"{len(different)} differ, the first: {make_request(different[0])}"
     assert len(killed) == 2 and not [answer.error for answer in found[0] if answer.error]
 
 
 def kill_engines(server: ServerProcess, killed: list[int], answered: int) -> None:
     """Kill the engine after the 20th and the 60th answer, while it computes others."""
     if answered in (20, 60):
-        for pid in server.engines():
-            os.kill(pid, signal.SIGKILL)
-            killed.append(pid)
+        killed.append(server.engine(other_than=killed[-1] if killed else 0))
+        kill(killed[-1])

@@ -10,6 +10,7 @@ import pytest
 from tests.checkpoints.making import write_gguf
 from tests.checkpoints.tiny import tiny
 from tests.playground.browser import HEADLESS, KEY
+from tests.playground.proxy import Proxy
 from tests.processes import served
 
 if TYPE_CHECKING:
@@ -29,6 +30,14 @@ TEMPLATE = (
 def site() -> Iterator[str]:
     with served("--model", "toy", model="storyteller") as url:
         yield url
+
+
+@pytest.fixture
+def proxy(site: str) -> Iterator[Proxy]:
+    """In front of the site."""
+    opened = Proxy(int(site.rpartition(":")[2]))
+    yield opened
+    opened.close()
 
 
 @pytest.fixture(scope="package")

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,55 +15,15 @@ from tests.playground.pages import Playground, open_context
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+    from tests.playground.proxy import Proxy
+
 pytestmark = pytest.mark.slow
 
-
-class CutProxy:
-    """Forwards connections to a port, and can cut all of them."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._sockets: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._port))
-                self._sockets += [near, far]
-                threading.Thread(target=self._forward, args=(near, far), daemon=True).start()
-                threading.Thread(target=self._forward, args=(far, near), daemon=True).start()
-
-    def _forward(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-    def cut(self) -> None:
-        for each in self._sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._listener.close()
-        self.cut()
+NUM_BYTES = 8_000
+"""Of an answer, before its connection is lost: its head and some events, of hundreds."""
 
 
-@pytest.fixture
-def proxy(site: str) -> Iterator[CutProxy]:
-    opened = CutProxy(int(site.rpartition(":")[2]))
-    yield opened
-    opened.close()
-
-
-def test_a_stream_continues_after_a_lost_connection(browser: Browser, site: str, proxy: CutProxy) -> None:
+def test_a_stream_continues_after_a_lost_connection(browser: Browser, site: str, proxy: Proxy) -> None:
     context = open_context(browser)
     playground = Playground(context.new_page(), proxy.url).open()
     fields = {"max_tokens": 500, "min_tokens": 500, "seed": 5, "temperature": 1.5}
@@ -77,6 +33,7 @@ def test_a_stream_continues_after_a_lost_connection(browser: Browser, site: str,
 
     def cut_on_the_way() -> None:
         playground.focus()
+        proxy.hold_after(NUM_BYTES)
         playground.page.keyboard.press("Control+Enter")
         expect(playground.page.locator(".editor .generated").first).to_be_visible()
         proxy.cut()
@@ -124,7 +81,7 @@ def test_what_was_to_be_replaced_stays_where_nothing_comes(playground: Playgroun
     expect(playground.page.locator(".node").filter(has_text="And then")).not_to_have_count(0)
 
 
-def test_a_server_that_was_restarted_while_it_wrote_is_explained(browser: Browser, site: str, proxy: CutProxy) -> None:
+def test_a_server_that_was_restarted_while_it_wrote_is_explained(browser: Browser, site: str, proxy: Proxy) -> None:
     context = open_context(browser)
     playground = Playground(context.new_page(), proxy.url).open()
     playground.set("max_tokens", "500").set("min_tokens", "500")
@@ -133,6 +90,7 @@ def test_a_server_that_was_restarted_while_it_wrote_is_explained(browser: Browse
 
     def cut_on_the_way() -> None:
         playground.focus()
+        proxy.hold_after(NUM_BYTES)
         playground.page.keyboard.press("Control+Enter")
         expect(playground.page.locator(".editor .generated").first).to_be_visible()
         proxy.cut()

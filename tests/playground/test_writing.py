@@ -19,6 +19,8 @@ from tests.processes import served
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+    from tests.playground.proxy import Proxy
+
 pytestmark = pytest.mark.slow
 
 
@@ -47,16 +49,21 @@ def test_the_button_does_what_the_keys_do(playground: Playground) -> None:
     assert len(playground.text) > len(prompt)
 
 
-def test_escape_stops_and_keeps_what_has_arrived(playground: Playground) -> None:
+def test_escape_stops_and_keeps_what_has_arrived(browser: Browser, proxy: Proxy) -> None:
+    context = open_context(browser)
+    playground = Playground(context.new_page(), proxy.url).open()
     playground.set("max_tokens", "900").set("min_tokens", "900")
     prompt = "Stop me"
     playground.write(prompt)
+    proxy.hold_after(8_000)  # so that the text does not end before
     playground.page.keyboard.press("Control+Enter")
     expect(playground.page.locator(".editor .generated").first).to_be_visible()
     playground.page.keyboard.press("Escape")
     playground.wait()
     playground.announced("Stopped")
     assert playground.text.startswith(prompt) and len(playground.text) > len(prompt)
+    context.close()
+    assert not playground.problems
 
 
 def test_undo_takes_a_generation_back_as_a_whole_and_redo_restores_it(playground: Playground) -> None:

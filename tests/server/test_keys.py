@@ -26,10 +26,12 @@ from tests.waiting import PATIENCE_SECONDS, until, wait_for
 
 
 def key_file(folder: Path, text: str | bytes) -> Path:
+    """Write a file of keys. One that is replaced is so at once: a server may read it at any time."""
     path = folder / "keys"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    path.chmod(0o600)
-    return path
+    new = path.with_name("new")
+    new.write_bytes(text if isinstance(text, bytes) else text.encode())
+    new.chmod(0o600)
+    return new.replace(path)
 
 
 def read(folder: Path, text: str | bytes) -> Keys:

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.processes import children_of, is_running
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")]
@@ -55,17 +56,8 @@ def server(*flags: str, program: tuple[str, ...] = ("-m", "onward")) -> Iterator
         process.communicate()
 
 
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()] + [
-        int(child)
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        if task.name != str(pid)
-        for child in (task / "children").read_text(encoding="utf-8").split()
-    ]
-
-
 def wait_until_gone(pids: list[int]) -> None:
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    wait_for(lambda: not any(map(is_running, pids)))
 
 
 def request(url: str, *, max_tokens: int) -> subprocess.Popen[bytes]:
@@ -89,7 +81,7 @@ def test_any_sequence_of_signals_is_a_clean_end(seed: int) -> None:
     """While a stream runs or not, in a process or a thread: exit code 0, or that of the second signal."""
     rng = random.Random(seed)
     with server("--engine-process", rng.choice(["on", "off"]), "--drain", "1") as (process, url):
-        engines = children(process.pid) if sys.platform.startswith("linux") else []
+        engines = children_of(process.pid)
         client = None
         if rng.random() < 0.5:
             client = request(url, max_tokens=1500)
@@ -108,7 +100,7 @@ def test_a_second_signal_ends_a_server_whose_engine_hangs(process: str, tmp_path
     program = tmp_path / "hanging.py"
     program.write_text(HANGING, encoding="utf-8")
     with server("--engine-process", process, program=(str(program),)) as (running, url):
-        engines = children(running.pid) if sys.platform.startswith("linux") else []
+        engines = children_of(running.pid)
         client = request(url, max_tokens=9)
         wait_for(program.with_name("hanging.py.hangs").exists)
         running.send_signal(signal.SIGINT)
@@ -133,7 +125,7 @@ def test_a_signal_while_the_model_loads_ends_the_server_at_once(number: signal.S
     command = [sys.executable, str(program), "serve", "--port", "0", "--model", "toy"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for(program.with_name("slow.py.hangs").exists)
-    engines = children(process.pid)
+    engines = children_of(process.pid)
     process.send_signal(number)
     _, log = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode in (-number, 128 + number) and "Traceback" not in log, log
@@ -143,7 +135,7 @@ def test_a_signal_while_the_model_loads_ends_the_server_at_once(number: signal.S
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
 def test_the_signals_that_reopen_logs_elsewhere_do_nothing(number: signal.Signals) -> None:
     with server() as (process, _):
-        for pid in (process.pid, *children(process.pid)):
+        for pid in (process.pid, *children_of(process.pid)):
             os.kill(pid, number)
         time.sleep(0.1)
         assert process.poll() is None

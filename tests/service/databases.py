@@ -6,6 +6,7 @@ import getpass
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import uuid
@@ -21,6 +22,7 @@ from sqlalchemy import URL, Connection, create_engine, text
 from onward.service.keys import create_key
 from onward.service.limits import Limits
 from onward.service.store import Clock, DatabaseAway, Store, open_store, unix_ms
+from tests.processes import children_of, is_running, kill
 from tests.waiting import wait_for
 
 
@@ -104,10 +106,15 @@ class PostgreSQL:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def kill(self) -> None:
-        """End the server as a power failure would."""
+        """End the server as a power failure would. Returns when none of its processes is left: the next server does not
+        start while one of them still has its memory."""
         assert self.process is not None
-        subprocess.run(["pkill", "-KILL", "-P", str(self.process.pid)], check=False)
-        self.process.kill()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGSTOP)  # it would replace processes that end
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+            children = children_of(self.process.pid)
+            kill(*children, self.process.pid)
+            wait_for(lambda: not any(map(is_running, children)), "the end of PostgreSQL's processes")
         self.process.wait()
         (self._data / "postmaster.pid").unlink(missing_ok=True)
 

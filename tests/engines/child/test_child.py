@@ -30,6 +30,7 @@ from onward.model_files.vocabulary import PackedVocabulary
 from onward.models.resolve import resolve
 from onward.settings import Settings
 from tests.engine.harness import Results, make_job, run_alone
+from tests.processes import is_running
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
@@ -79,13 +80,6 @@ def child(*, spare: SpareProcess | None = None, **changes: Any) -> Iterator[tupl
         yield engine, reports
     finally:
         engine.close()
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return " Z " not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return False
 
 
 def wait_until_gone(pid: int) -> None:

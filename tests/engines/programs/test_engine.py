@@ -65,7 +65,8 @@ def on(settings: Settings, test: Test, progress: Callable[[str], None] = lambda 
             return await asyncio.wait_for(test(backend, program), PATIENCE_SECONDS)
         finally:
             await backend.aclose()
-            assert program.pid is not None and has_ended(program.pid)
+            assert program.pid is not None
+            await until(lambda: has_ended(program.pid or 0), "the end of the program")
 
     return asyncio.run(run())
 
@@ -117,7 +118,7 @@ def test_requests_continue_when_the_program_is_killed(tmp_path: Path, number: si
         gate.touch()
         disturbed = await running
         await until(lambda: program.pid != first and program.state.status == "running")
-        assert has_ended(first)
+        await until(lambda: has_ended(first), "the end of the first program")
         await until(lambda: program.load.recoveries.num_recoveries)
         assert program.load.recoveries.num_crashes == 1
         return undisturbed.choices[0].text, disturbed.choices[0].text

@@ -104,7 +104,8 @@ def test_stopping_ends_what_the_program_started_too(run: Callable[..., ProgramPr
     (tmp_path / "folder").mkdir()
     process = run("sh", "-c", "sleep 600 & sleep 600", folder=tmp_path / "folder")
     process.stop()
-    assert process.has_ended and has_ended(process.pid)
+    assert process.has_ended
+    wait_for(lambda: has_ended(process.pid))
     assert not (tmp_path / "folder").exists()
 
 
