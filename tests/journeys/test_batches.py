@@ -18,6 +18,7 @@ import pytest
 from sqlalchemy import URL, NullPool, create_engine, text
 from sqlalchemy.exc import OperationalError
 
+from tests.examples import slow_but
 from tests.processes import ServerProcess, kill, server_process
 from tests.service.databases import postgresql
 
@@ -166,7 +167,7 @@ def check_alike(quiet: tuple[bytes, bytes, list[str]], disturbed: tuple[bytes, b
 
 
 @pytest.mark.parametrize("what", [kill_server, kill_engine])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", slow_but([], [1, 2], [1]))
 def test_killed_servers_and_engines_lose_and_double_nothing(tmp_path: Path, what: Disturb, seed: int) -> None:
     accepted = Place(tmp_path / "accepted")
     batch_id = accept_and_stop(accepted)
@@ -177,7 +178,7 @@ def test_killed_servers_and_engines_lose_and_double_nothing(tmp_path: Path, what
     check_alike(quiet, run_until_ended(accepted, batch_id, what, seed))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", slow_but([], [1, 2], [1]))
 def test_a_killed_database_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
     """PostgreSQL, several times in the middle of a batch; it stays away for longer than a server is missed."""
     with postgresql() as database:

@@ -40,6 +40,10 @@ SHAPES = {
 PLAIN = [name for name in SHAPES if not (SHAPES[name].has_sinks or SHAPES[name].has_cap)]
 """Those that the definition has."""
 SEGMENTED = ["groups of three", "shorter values", "windows and sinks", "windows and caps", "chunks"]
+MAIN_FORMS = ("sse2", "avx2", "avx512-vnni", "neon")
+"""In which the slow tests compare every shape: registers of every width, and operations in software. In the other forms
+they compare REPRESENTATIVES, and the rest are companions."""
+REPRESENTATIVES = ("groups of three", "padded heads", "windows and sinks")
 WINDOW, CAP = 1100, 1.5
 POSITIONS = {
     "a prompt": [*range(70)],
@@ -153,9 +157,20 @@ def test_capped_scores_are_those_of_the_formula() -> None:
             assert np.abs(found[row, head] - weights @ values / weights.sum()).max() < 1e-5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", sorted(executable_forms()))
-@pytest.mark.parametrize("name", SHAPES)
+def marks(name: str, form: str) -> list[pytest.MarkDecorator]:
+    if form in MAIN_FORMS or name in REPRESENTATIVES:
+        return [pytest.mark.slow]
+    return [pytest.mark.slow, pytest.mark.companion]
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        pytest.param(name, form, marks=marks(name, form), id=f"{name}-{form}")
+        for name in SHAPES
+        for form in sorted(executable_forms())
+    ],
+)
 def test_every_form_has_the_bits_of_this_processor(name: str, form: str) -> None:
     for positions in POSITIONS.values():
         step = Step(SHAPES[name], positions)

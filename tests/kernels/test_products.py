@@ -56,9 +56,10 @@ that are floats, floats without and with a scale. Models in tests/runtimes/nativ
 types of weights."""
 FAST_KINDS = [ProductKind("Q6_K", "int8"), ProductKind("F16", "float32")]
 """Those of the fast suite; its tests of models have the bits of other types."""
-MAIN_FORMS = ("avx2", "avx512-vnni", "avx512-vnni-zen", "neon-dot")
-"""In which the slow tests compare every kind: one for each way in which products are cut (`tile_of`, `few_rows`). In
-the other forms they compare representatives, and the rest are companions."""
+MAIN_FORMS = ("avx2", "neon-dot")
+WIDE_FORMS = ("avx512-vnni", "avx512-vnni-zen")
+"""In which the slow tests compare every kind, in one of the wide forms by turns: one for each way in which products are
+cut (`tile_of`, `few_rows`). In the other forms they compare representatives, and the rest are companions."""
 
 
 def write(kind: ProductKind, module: Module, isa: Isa) -> None:
@@ -225,7 +226,7 @@ def test_a_product_has_the_bits_of_its_definition(kind: ProductKind) -> None:
 
 
 def marks(kind: ProductKind, form: str) -> list[pytest.MarkDecorator]:
-    if form in MAIN_FORMS or kind in REPRESENTATIVES:
+    if kind in REPRESENTATIVES or form in (*MAIN_FORMS, WIDE_FORMS[KINDS.index(kind) % len(WIDE_FORMS)]):
         return [pytest.mark.slow]
     return [pytest.mark.slow, pytest.mark.companion]
 

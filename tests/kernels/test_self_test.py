@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from onward.kernels import self_test
@@ -9,6 +11,11 @@ from onward.kernels.compiler import compile_object, undefined_symbols
 from onward.kernels.self_test import EXPECTED, digest_of, recipes, run_self_test
 from onward.kernels.targets import FORMS
 from tests.kernels.emulated import executable_forms, linked
+
+
+@cache
+def compiled(form: str) -> list[bytes]:
+    return [compile_object(recipe.text(), FORMS[form]) for recipe in recipes(FORMS[form].isa)]
 
 
 def test_this_machine_passes() -> None:
@@ -19,16 +26,13 @@ def test_this_machine_passes() -> None:
 @pytest.mark.parametrize("form", sorted(executable_forms()))
 def test_every_form_passes(form: str) -> None:
     target = FORMS[form]
-    objects = [compile_object(recipe.text(), target) for recipe in recipes(target.isa)]
-    assert digest_of(linked(objects, target), target.isa) == EXPECTED
+    assert digest_of(linked(compiled(form), target), target.isa) == EXPECTED
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_every_form_is_compiled_without_calls_into_a_library(form: str) -> None:
-    target = FORMS[form]
-    for recipe in recipes(target.isa):
-        data = compile_object(recipe.text(), target)
+    for data in compiled(form):
         assert undefined_symbols(data) <= {"memcpy", "memset", "_GLOBAL_OFFSET_TABLE_"}
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.examples import slow_but
 from tests.processes import children_of, is_running
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
@@ -76,7 +77,7 @@ def send_at_random(process: subprocess.Popen[str], rng: random.Random) -> None:
         time.sleep(rng.choice([0, 0.001, 0.01, 0.1]) * rng.random())
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", slow_but([], range(30), range(10)))
 def test_any_sequence_of_signals_is_a_clean_end(seed: int) -> None:
     """While a stream runs or not, in a process or a thread: exit code 0, or that of the second signal."""
     rng = random.Random(seed)
