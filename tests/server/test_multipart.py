@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.errors import InvalidRequest, UnsupportedContentType
+from onward.server import multipart
 from onward.server.multipart import MAX_FIELD_BYTES, FormParser, base_name
 
 BOUNDARY = "----formdata-undici-0123456789"
@@ -77,3 +78,15 @@ def test_what_is_not_a_form_is_refused() -> None:
         FormParser(TYPE).feed(form((FILE.format("a"), b""), (FILE.format("b"), b"")))
     with pytest.raises(InvalidRequest, match="too long"):
         FormParser(TYPE).feed(form((PURPOSE, b"x" * (MAX_FIELD_BYTES + 1))))
+    with pytest.raises(InvalidRequest, match="Boundary length"):
+        FormParser(f"multipart/form-data; boundary={'b' * 300}")
+
+
+def test_headers_of_a_part_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older versions of the library have none."""
+    for head in (f"A: {'x' * 300}", *["\r\n".join(f"A{number}: x" for number in range(7))]):
+        parser = FormParser(TYPE)
+        with monkeypatch.context() as patch:
+            patch.setattr(multipart, "MAX_HEADER_BYTES", 20)
+            with pytest.raises(InvalidRequest, match="headers that are too long"):
+                parser.feed(form((head, b"")))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from python_multipart.exceptions import MultipartParseError
+from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from onward.errors import InvalidRequest, UnsupportedContentType
@@ -13,6 +15,8 @@ from onward.errors import InvalidRequest, UnsupportedContentType
 FILE = "file"
 MAX_FIELD_BYTES = 65_536
 MAX_FIELDS = 64
+MAX_HEADER_BYTES = 8192
+"""Of a part of the form."""
 MAX_NAME_CHARACTERS = 255
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -46,8 +50,14 @@ class FormParser:
         self._name = ""
         self._value: bytearray | None = None
         """The name of the field that is arriving; None for the file."""
-        self._parser = MultipartParser(
-            options[b"boundary"],
+        self._num_header_bytes = 0
+        """Of the part that is arriving."""
+        with _reported():
+            self._parser = self._make_parser(options[b"boundary"])
+
+    def _make_parser(self, boundary: bytes) -> MultipartParser:
+        return MultipartParser(
+            boundary,
             {
                 "on_part_begin": self._begin,
                 "on_header_field": lambda data, start, end: self._collect(0, data[start:end]),
@@ -61,15 +71,17 @@ class FormParser:
         )
 
     def feed(self, data: bytes) -> None:
-        try:
+        with _reported():
             self._parser.write(data)
-        except MultipartParseError as problem:
-            raise InvalidRequest(f"We could not parse the multipart body of your request: {problem}.") from None
 
     def _begin(self) -> None:
         self._headers = {}
+        self._num_header_bytes = 0
 
     def _collect(self, index: int, data: bytes) -> None:
+        self._num_header_bytes += len(data)
+        if self._num_header_bytes > MAX_HEADER_BYTES:
+            raise InvalidRequest("A part of the form has headers that are too long.")
         self._header[index] += data
 
     def _end_header(self) -> None:
@@ -104,6 +116,14 @@ class FormParser:
 
     def _complete(self) -> None:
         self.form.is_complete = True
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    try:
+        yield
+    except FormParserError as problem:
+        raise InvalidRequest(f"We could not parse the multipart body of your request: {problem}.") from None
 
 
 def base_name(name: str) -> str:
