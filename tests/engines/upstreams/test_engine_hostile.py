@@ -304,6 +304,16 @@ def test_an_answer_without_end_is_given_up(server: StandIn, name: str, caplog: p
     assert words in caplog.text and server.was_left.wait(PATIENCE_SECONDS) and server.num_sent < MAX_SENT
 
 
+@pytest.mark.parametrize("kind", slow_but(["vllm"], KINDS))
+def test_an_answer_that_ends_again_and_again_is_given_up(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    with stand_in(kind) as server:
+        ends = b"data: " + json.dumps(event(kind)).encode() + b"\n\n"
+        server.faults = [endless(EVENTS, ends * 9_000)]
+        with pytest.raises(ServerError):
+            on(server, lambda backend: complete(backend, max_tokens=3), engine_timeout=0)
+        assert TOO_MUCH in caplog.text and server.was_left.wait(PATIENCE_SECONDS) and server.num_sent < MAX_SENT
+
+
 def test_an_endless_reason_is_not_read(server: StandIn) -> None:
     spell(server, "goes on")
     server.faults = [endless(head("500 Internal Server Error", content_length="1500000000"), b'{"error": "' * 9_000)]

@@ -127,7 +127,7 @@ class _Completion(UpstreamAnswer, kw_only=True):
 
     @property
     def is_progress(self) -> bool:
-        return bool(self.tokens) or self.stop
+        return bool(self.tokens)  # an end is none: any number of them may follow
 
     def num_cached(self, num_prompt: int) -> int | None:
         """Return how many of so many tokens of the prompt were in the cache, None where it is not said: -1 until they

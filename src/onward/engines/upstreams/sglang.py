@@ -155,7 +155,7 @@ class SGLang(Connected):
         max_bytes = segment_bytes(segment)
 
         def is_progress(event: _Generated) -> bool:
-            return event.meta_info.completion_tokens > known or event.meta_info.finish_reason is not None
+            return event.meta_info.completion_tokens > known  # an end is none: any number of them may follow
 
         stream = self._connection.stream("/generate", request_body(segment), _Generated, max_bytes, is_progress)
         async with aclosing(stream) as events:

@@ -59,7 +59,7 @@ class VLLMCompletion(UpstreamAnswer, kw_only=True):
     @property
     def is_progress(self) -> bool:
         for choice in self.choices:  # noqa: SIM110  # a generator for each event takes three times as long
-            if choice.token_ids or choice.finish_reason:
+            if choice.token_ids:  # an end is none: any number of them may follow
                 return True
         return False
 
