@@ -7,6 +7,7 @@ for InternLM those that the models' repositories have (configuration_internlm2.p
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from onward.checkpoints.config import is_tied, metadata_of
 from onward.checkpoints.parameters import MAX_LAYERS
 from onward.checkpoints.table import ARCHITECTURES
 from onward.errors import CheckpointError
+from onward.ipc.worker_end import limited_processor_time
 from onward.models.check import problems
 from tests.checkpoints.hugging_face import CONFIGS, safetensors_bytes, write_folder
 from tests.examples import slow_but
@@ -843,3 +845,18 @@ def test_infinity_is_read_in_each_of_its_spellings(limits: str, tmp_path: Path) 
     assert problems(tmp_path) == []
     path.write_text(path.read_text(encoding="utf-8").replace(limits, "[0.0, -Infinity]", 1), encoding="utf-8")
     assert "limits time steps" in refusal(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processor time is not limited there")
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [("qwen3_moe", "mlp_only_layers"), ("llama4_text", "moe_layers"), ("lfm2", "full_attn_idxs")],
+)
+def test_a_list_of_layers_takes_a_time_that_grows_as_it_does(kind: str, key: str) -> None:
+    """A process whose time is over ends. To look each layer up in such a list takes a hundred times as long."""
+    [config] = [each for each in CONFIGS.values() if each.get("model_type") == kind][:1]
+    listed = [number + 1000 for number in range(400_000)]
+    stated = {**config, "num_hidden_layers": MAX_LAYERS, "num_attention_heads": 4}
+    with limited_processor_time(2.0):
+        found = metadata_of({**stated, key: [*listed, 1, True, 2.0, [], "3"]}, "m")
+    assert found == metadata_of({**stated, key: [1, 2]}, "m")

@@ -381,6 +381,23 @@ def test_a_model_for_tests_may_have_a_vocabulary_of_short_rows_but_nothing_has_e
         require_possible_shapes(20 * [one], "m")
 
 
+def test_a_matrix_has_as_many_rows_as_those_of_models_and_all_of_them_together_too() -> None:
+    """Rows are put in order before sizes are checked, which takes 8 bytes for each."""
+    empty = np.zeros(0, np.uint8)
+    rows = [
+        Tensor(f"model.layers.{layer}.self_attn.q_proj.weight", (1 << 20, 64), BFLOAT16, empty) for layer in range(40)
+    ]
+    experts = [
+        Tensor(name, (1 << 20, 64), BFLOAT16, empty)
+        for number in range(40)
+        for name in (f"model.layers.0.mlp.experts.{number}.up_proj.weight", f"blk.0.ffn_up.{number}.weight")
+    ]
+    require_possible_shapes([*rows[:32], *experts], "m")
+    for tensors in (rows[:33], [Tensor("lm_head.weight", ((1 << 22) + 1, 64), BFLOAT16, empty)]):
+        with pytest.raises(CheckpointError, match="which no model has"):
+            require_possible_shapes(tensors, "m")
+
+
 def test_a_decay_too_large_for_a_float_is_infinite(tmp_path: Path) -> None:
     write_folder(tmp_path, "nemotron_h")
     stored = arrays_of(tmp_path)

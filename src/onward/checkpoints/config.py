@@ -8,7 +8,7 @@ from typing import Any
 
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.declaration import ModelType
-from onward.checkpoints.parameters import WINDOW, is_layer_count
+from onward.checkpoints.parameters import WINDOW, is_layer_count, listed_layers
 from onward.checkpoints.rope_scaling import rope_metadata
 from onward.checkpoints.table import ARCHITECTURE_OF, MODEL_TYPES
 from onward.errors import CheckpointError
@@ -210,7 +210,8 @@ def _expert_layers(stated: Config, found: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if isinstance(kinds := stated.get("mlp_layer_types"), list):
         return {"expert.layers": [each == "sparse" for each in kinds]}
-    return {"expert.layers": [step > 0 and (layer + 1) % step == 0 and layer not in dense for layer in range(count)]}
+    without = listed_layers(dense)
+    return {"expert.layers": [step > 0 and (layer + 1) % step == 0 and layer not in without for layer in range(count)]}
 
 
 def _number(value: Any, where: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -22,6 +22,10 @@ MAX_TEXT_BYTES = 128_000_000
 copied, while a file of zeros takes no space on the disk."""
 MAX_ARRAY_NUMBERS = 1 << 22
 """Numbers of one array: 16 times the tokens of the largest known vocabulary."""
+MAX_BEGINNING_BYTES = 192_000_000
+"""Of a file before its tensors: texts, and as many numbers as no vocabulary has."""
+_WINDOW_BYTES = 1 << 18
+"""What is read at a time."""
 _STRING, _ARRAY = 8, 9
 _NUMBERS: dict[int, str] = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "<u1", 10: "<u8", 11: "<i8", 12: "<f8",
@@ -64,13 +68,26 @@ texts as Strings."""
 
 
 class Cursor:
-    """A position in `data`, which begins at 0. `where` names the file in messages."""
+    """A position in a file, which begins at 0. `where` names it in messages.
 
-    def __init__(self, data: memoryview, where: str) -> None:
+    `read` returns so many bytes (its second argument) from a place on, which are within the file. Values stay what they
+    are, whatever becomes of the file.
+    """
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int, where: str) -> None:
         self.position = 0
-        self._data = data
+        self.size = size
+        """Bytes of the file."""
+        self._read = read
+        self._window, self._window_begin = b"", 0
+        """What was read last, and where in the file it begins."""
         self._num_strings = self._num_text_bytes = 0
         self.where = where
+
+    @classmethod
+    def of_bytes(cls, data: bytes, where: str) -> Cursor:
+        """Return a cursor of what is in memory."""
+        return cls(lambda begin, size: data[begin : begin + size], len(data), where)
 
     def number(self, code: str) -> int:
         """Return the next number of a struct code, and advance past it. Raises CheckpointError."""
@@ -83,7 +100,7 @@ class Cursor:
         length = self.number("Q")
         if length > MAX_STRING_BYTES:
             raise self.broken(f"a string of {length} bytes")
-        return bytes(self._take_text(length)).decode("utf-8", "replace")
+        return self._take_text(length).decode("utf-8", "replace")
 
     def value(self) -> MetadataValue:
         """Return the next metadata value, which begins with its type. Raises CheckpointError."""
@@ -113,31 +130,51 @@ class Cursor:
         self._num_strings += count
         if count > min(MAX_ARRAY_STRINGS, self.remaining // _LENGTH.size) or self._num_strings > MAX_STRINGS:
             raise self.broken(f"a list of {count} strings")
-        data, position, last = self._data, self.position, len(self._data) - _LENGTH.size
+        position, first, last = self.position, 0, -1
         length_at, size = _LENGTH.unpack_from, _LENGTH.size
         for _ in range(count):
             if position > last:
-                raise self._ends_early()
-            position += size + length_at(data, position)[0]
-        return Strings(self._take_text(position - self.position), count)
+                self._require_little_text(position - self.position)
+                self._look_at(position, size)
+                window, first = self._window, self._window_begin
+                last = first + len(window) - size
+            position += size + length_at(window, position - first)[0]
+        return Strings(memoryview(self._take_text(position - self.position)), count)
 
     @property
     def remaining(self) -> int:
         """Bytes after the position."""
-        return len(self._data) - self.position
+        return self.size - self.position
 
-    def _take_text(self, count: int) -> memoryview:
+    def _take_text(self, count: int) -> bytes:
+        self._require_little_text(count)
         self._num_text_bytes += count
-        if self._num_text_bytes > MAX_TEXT_BYTES:
-            raise self.broken(f"more than {MAX_TEXT_BYTES // 1_000_000} MB of text")
         return self._take(count)
 
-    def _take(self, count: int) -> memoryview:
-        if count > self.remaining:
+    def _require_little_text(self, more: int) -> None:
+        if self._num_text_bytes + more > MAX_TEXT_BYTES:
+            raise self.broken(f"more than {MAX_TEXT_BYTES // 1_000_000} MB of text")
+
+    def _take(self, count: int) -> bytes:
+        begin, self.position = self.position, self.position + count
+        if count > _WINDOW_BYTES:
+            self._require(begin, count)
+            return self._read(begin, count)
+        self._look_at(begin, count)
+        return self._window[begin - self._window_begin : self.position - self._window_begin]
+
+    def _look_at(self, begin: int, count: int) -> None:
+        """Have bytes of the file in the window, and those that follow them. Raises CheckpointError."""
+        self._require(begin, count)
+        if not 0 <= begin - self._window_begin <= len(self._window) - count:
+            self._window = self._read(begin, min(_WINDOW_BYTES, self.size - begin))
+            self._window_begin = begin
+
+    def _require(self, begin: int, count: int) -> None:
+        if begin + count > self.size:
             raise self._ends_early()
-        taken = self._data[self.position : self.position + count]
-        self.position += count
-        return taken
+        if begin + count > MAX_BEGINNING_BYTES:
+            raise self.broken(f"more than {MAX_BEGINNING_BYTES // 1_000_000} MB of metadata")
 
     def _ends_early(self) -> CheckpointError:
         return self.broken("an end in the middle of a value: it is cut off")

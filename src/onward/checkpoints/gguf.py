@@ -13,11 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onward.checkpoints.cursor import Cursor, MetadataValue
 from onward.checkpoints.mapped import mapped
 from onward.checkpoints.paths import MAGIC, part_paths
-from onward.checkpoints.tensor import Tensor
+from onward.checkpoints.tensor import Tensor, few_floats
 from onward.checkpoints.types import CODEBOOK_TYPES, FLOAT32, NVFP4, TENSOR_TYPES, type_name
 from onward.errors import CheckpointError
 
@@ -75,17 +76,17 @@ def _with_factors(tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:
                 f"{where} has a tensor '{matrix[:80]}.scale' of {scale.type.name} {list(scale.shape)}, instead of "
                 f"{count} of F32, for {name[:80]!r}."
             )
-        found[name] = replace(tensor, factors=scale.floats().reshape(-1))
+        found[name] = replace(tensor, factors=few_floats(scale, where).reshape(-1))
     return found
 
 
 def without_tensors(begun: bytes | bytearray, where: str) -> bytes:
     """Return a file with the metadata of one that begins with `begun`, and no tensors: that of a whole model, also for
     a part of one. Raises CheckpointError if they are not complete there. `where` names the file."""
-    data = memoryview(bytes(begun))
-    cursor = Cursor(data, where)
-    _, num_entries = _read_head(cursor, where, data)
-    kept: list[memoryview] = []
+    data = bytes(begun)
+    cursor = Cursor.of_bytes(data, where)
+    _, num_entries = _read_head(cursor)
+    kept: list[bytes] = []
     for _ in range(num_entries):
         position = cursor.position
         key = cursor.string()
@@ -97,25 +98,25 @@ def without_tensors(begun: bytes | bytearray, where: str) -> bytes:
 
 
 def _read_part(path: Path) -> tuple[dict[str, MetadataValue], dict[str, Tensor]]:
-    data = mapped(path)
-    cursor = Cursor(data, str(path))
-    num_tensors, num_entries = _read_head(cursor, str(path), data)
+    file = mapped(path)
+    cursor = Cursor(file.read_at, len(file), str(path))
+    num_tensors, num_entries = _read_head(cursor)
     metadata: dict[str, MetadataValue] = {}
     for _ in range(num_entries):
         key = cursor.string()
         if key in metadata:
             raise cursor.broken(f"the key {key[:80]!r} twice")
         metadata[key] = cursor.value()
-    return metadata, _read_tensors(cursor, data, num_tensors, _alignment(cursor, metadata))
+    return metadata, _read_tensors(cursor, np.frombuffer(file, np.uint8), num_tensors, _alignment(cursor, metadata))
 
 
-def _read_head(cursor: Cursor, where: str, data: memoryview) -> tuple[int, int]:
+def _read_head(cursor: Cursor) -> tuple[int, int]:
     """Return the numbers of tensors and of metadata entries."""
-    if bytes(data[: len(MAGIC)]) != MAGIC:
+    where = cursor.where
+    if cursor.size < len(MAGIC) or cursor.number("I").to_bytes(4, "little") != MAGIC:
         raise CheckpointError(f"{where} is not a GGUF file: it does not begin with {MAGIC.decode()!r}.")
-    if len(data) < _HEAD_BYTES:
-        raise CheckpointError(f"{where} is cut off after {len(data)} bytes: download it again.")
-    cursor.position = len(MAGIC)
+    if cursor.size < _HEAD_BYTES:
+        raise CheckpointError(f"{where} is cut off after {cursor.size} bytes: download it again.")
     version = cursor.number("I")
     if version not in VERSIONS:
         if int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS:
@@ -134,10 +135,9 @@ def _alignment(cursor: Cursor, metadata: dict[str, MetadataValue]) -> int:
     return alignment
 
 
-def _read_tensors(cursor: Cursor, data: memoryview, count: int, alignment: int) -> dict[str, Tensor]:
+def _read_tensors(cursor: Cursor, content: NDArray[np.uint8], count: int, alignment: int) -> dict[str, Tensor]:
     stated = [_read_tensor(cursor) for _ in range(count)]
     begin = -(-cursor.position // alignment) * alignment
-    content = np.frombuffer(data, np.uint8)
     tensors: dict[str, Tensor] = {}
     ends: list[tuple[int, int]] = []
     for name, shape, number, offset in stated:
@@ -155,7 +155,7 @@ def _read_tensors(cursor: Cursor, data: memoryview, count: int, alignment: int) 
                 "package: `pip install 'onward[gguf]'`, or use a file in one of Q4_K_M, Q5_K_M, Q6_K or Q8_0."
             )
         size = _num_bytes(cursor, name, shape, kind.block_weights, kind.block_bytes)
-        if name in tensors or offset % alignment or begin + offset + size > len(data):
+        if name in tensors or offset % alignment or begin + offset + size > len(content):
             what = f"a tensor {name[:80]!r} that is there twice, not aligned, or not within the file"
             raise _misplaced(cursor, what, [each[2] for each in stated])
         tensors[name] = Tensor(name, shape, kind, content[begin + offset : begin + offset + size])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,16 +17,57 @@ from numpy.typing import NDArray
 from onward.errors import CheckpointError
 
 
-def mapped(path: Path) -> memoryview:
-    """Return a file's bytes. Raises CheckpointError for a file that is missing, empty, or may not be read."""
+class MappedFile(mmap.mmap):
+    """A file as memory. To read it there may end the process, by SIGBUS, where the file was cut short meanwhile."""
+
+    path: Path
+    descriptor: int
+    """The same file, of which bytes are read where a process has to live on."""
+
+    def read_at(self, begin: int, size: int) -> bytes:
+        """Return bytes as they are in the file now. Raises CheckpointError if it was cut short meanwhile."""
+        try:
+            found = _read(self.descriptor, size, begin)
+            while len(found) < size and (part := _read(self.descriptor, size - len(found), begin + len(found))):
+                found += part
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be read ({error.strerror}).") from None
+        if len(found) < size:
+            raise CheckpointError(f"{self.path} was cut short while it was read: copy or download it again.")
+        return found
+
+
+def mapped(path: Path) -> MappedFile:
+    """Return a file as memory. Raises CheckpointError for one that is missing, empty, or may not be read."""
     try:
         with path.open("rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            found = MappedFile(file.fileno(), 0, access=mmap.ACCESS_READ)
+            found.path, found.descriptor = path, os.dup(file.fileno())
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist.") from None
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         reason = getattr(error, "strerror", None) or "it is empty"
         raise CheckpointError(f"{path} cannot be read ({reason}).") from None
+    weakref.finalize(found, os.close, found.descriptor)
+    return found
+
+
+def _read(descriptor: int, size: int, begin: int) -> bytes:
+    if sys.platform != "win32":
+        return os.pread(descriptor, size, begin)
+    os.lseek(descriptor, begin, os.SEEK_SET)
+    return os.read(descriptor, size)
+
+
+def copied(view: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the bytes of an array. Those of a mapped file are read, which is not a signal where it was cut short, but
+    a CheckpointError: for what is read in a process that has to live on."""
+    owner = _map_of(view)
+    if owner is None or not view.flags.c_contiguous:
+        return view
+    low, _ = byte_bounds(view)
+    begin = int(low) - np.frombuffer(owner, np.uint8).ctypes.data
+    return np.frombuffer(owner.read_at(begin, view.nbytes), np.uint8).reshape(view.shape)
 
 
 class FileWatch:
@@ -71,6 +113,16 @@ def _version(number: int) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
+def _map_of(view: NDArray[Any]) -> MappedFile | None:
+    """Return the mapped file that an array is a view of, None for other arrays."""
+    owner: object = view
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    return owner if isinstance(owner, MappedFile) else None
+
+
 def drop_pages(view: NDArray[Any]) -> None:
     """Drop the pages of a mapped file that lie within an array, which is a view of it: they are read again when they
     are used again. Others stay: if they were dropped too, threads that read them would wait for each other's page
@@ -78,12 +130,8 @@ def drop_pages(view: NDArray[Any]) -> None:
 
     Nothing happens to other arrays, and where the system has no such call.
     """
-    owner: object = view
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    if isinstance(owner, memoryview):
-        owner = owner.obj
-    if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+    owner = _map_of(view)
+    if owner is None or not hasattr(mmap, "MADV_DONTNEED"):
         return
     begin = np.frombuffer(owner, np.uint8).ctypes.data
     low, high = (int(place) - begin for place in byte_bounds(view))

@@ -6,6 +6,7 @@ import numpy as np
 
 from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.mapped import copied
 from onward.checkpoints.mixtures import is_of_experts
 from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.tokenizer import tokenizer_notes
@@ -103,4 +104,4 @@ def _are_equal(one: Tensor, other: Tensor) -> bool:
         return False
     first, second = one.data.reshape(-1), other.data.reshape(-1)
     pairs = ((first[begin:], second[begin:]) for begin in range(0, first.size, _CHUNK_BYTES))
-    return all((left[:_CHUNK_BYTES] == right[:_CHUNK_BYTES]).all() for left, right in pairs)
+    return all((copied(left[:_CHUNK_BYTES]) == copied(right[:_CHUNK_BYTES])).all() for left, right in pairs)

@@ -3,7 +3,7 @@ architecture's prefix."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -32,6 +32,12 @@ _KINDS = {int: "iu", float: "f"}
 def is_layer_count(value: object) -> TypeGuard[int]:
     """Return whether a value is a number of layers that a model may have. `Parameters.num_layers` refuses any other."""
     return type(value) is int and 0 < value <= MAX_LAYERS
+
+
+def listed_layers(listed: Iterable[object]) -> frozenset[object]:
+    """Return the layers of a list in a configuration, to be looked up: it may have hundreds of thousands of entries,
+    of any kind."""
+    return frozenset(each for each in listed if isinstance(each, int | float))
 
 
 class Parameters:

@@ -252,7 +252,7 @@ def _of_4_bits(name: str, tensor: Tensor, scale: Tensor | None, factor: Tensor |
                 f"{where}: {each.name[:80]!r} is {each.type.name} {list(each.shape)} instead of {kind.name} "
                 f"{list(shape)}, which are the scales of {name[:80]!r} {[rows, inputs]}: copy or download it again."
             )
-    matched, number = _FACTOR.fullmatch(factor.name), factor.floats().reshape(-1)
+    matched, number = _FACTOR.fullmatch(factor.name), factor.loaded().floats().reshape(-1)
     with np.errstate(all="ignore"):  # what is no number is refused before weights are read
         factors = 1 / number if matched is not None and matched["divisor"] else number
     return Tensor(

@@ -44,16 +44,16 @@ def read_safetensors(path: Path, skipped: tuple[str, ...] = (), *, has_float8: b
 
     Raises CheckpointError for a file that is missing or broken, or has weights of another type.
     """
-    data = mapped(path)
-    if len(data) < _LENGTH_BYTES:
-        raise CheckpointError(f"{path} is cut off after {len(data)} bytes: download it again.")
-    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
-    if length > min(MAX_HEADER_BYTES, len(data) - _LENGTH_BYTES):
+    file = mapped(path)
+    if len(file) < _LENGTH_BYTES:
+        raise CheckpointError(f"{path} is cut off after {len(file)} bytes: download it again.")
+    length = int.from_bytes(file.read_at(0, _LENGTH_BYTES), "little")
+    if length > min(MAX_HEADER_BYTES, len(file) - _LENGTH_BYTES):
         raise _broken(path, f"a header of {length} bytes")
     begin = _LENGTH_BYTES + length
-    content = np.frombuffer(data, np.uint8)[begin:]
+    content = np.frombuffer(file, np.uint8)[begin:]
     types = {**_TYPES, FLOAT8.name: FLOAT8} if has_float8 else _TYPES
-    entries = _entries(path, bytes(data[_LENGTH_BYTES:begin]))
+    entries = _entries(path, file.read_at(_LENGTH_BYTES, length))
     found = {
         name: _tensor(path, name, entry, content, types)
         for name, entry in entries.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,7 @@ from onward.checkpoints.blocks import (
     nvfp4_blocks,
     unpack,
 )
+from onward.checkpoints.mapped import copied
 from onward.checkpoints.types import CODEBOOK_TYPES, FLOAT32, NVFP4, TensorType
 from onward.errors import CheckpointError
 
@@ -32,6 +34,10 @@ of any model."""
 _FEW_INPUTS, _MAX_SHORT_ROWS = 32, 1 << 22
 """How many rows of fewer inputs than the first all matrices may have together: twice the kernels of short
 convolutions of the largest models. Models that were made for tests have a whole vocabulary of 8 numbers each."""
+_MAX_ROWS_OF_ONE, _MAX_ROWS = 1 << 22, 1 << 25
+"""Rows of one matrix: 16 times the largest known vocabulary. Of all matrices together, but for experts that are stored
+one by one, of which no rows are put in order: Llama 3.1 405B has 20 million."""
+_ONE_EXPERT = re.compile(r".*\.(?:experts|ffn_(?:gate|up|down))\.\d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +129,15 @@ class Tensor:
         factors = None if self.factors is None else self.factors[index : index + 1]
         return replace(self, shape=tuple(shape), data=self.data[index * size : (index + 1) * size], factors=factors)
 
+    def loaded(self) -> Tensor:
+        """Return the tensor with its bytes in memory, also if its file is changed from now on. Raises CheckpointError
+        if that was cut short."""
+        return replace(self, data=copied(self.data))
+
     def selected(self, order: NDArray[np.int64]) -> Tensor:
         """Return the tensor with these of its rows, in this order; of a vector, with these of its numbers."""
         if len(self.shape) == 1:
-            return vector(self.name, self.floats()[0][order])
+            return vector(self.name, self.loaded().floats()[0][order])
         kept = order if self.order is None else self.order[order]
         return replace(self, shape=(len(order), self.shape[-1]), order=kept)
 
@@ -205,17 +216,20 @@ def few_floats(tensor: Tensor, where: str) -> NDArray[np.float32]:
     Raises CheckpointError, in which `where` names the folder or file, for one that is as large as no such tensor."""
     if tensor.num_rows * tensor.shape[-1] > _MAX_CHANGED:
         raise _impossible(tensor, where)
-    return tensor.floats()
+    return tensor.loaded().floats()
 
 
 def require_possible_shapes(tensors: Iterable[Tensor], where: str) -> None:
-    """Raise CheckpointError for matrices of many short rows, and for a vector longer than any. Rows are put in order
-    before all sizes are checked, which takes 8 bytes per row: so it takes less than the file has, or little."""
-    short_rows = 0
+    """Raise CheckpointError for matrices of more rows, or of more short ones, than any model has, and for a vector
+    longer than any. Rows are put in order before all sizes are checked, which takes 8 bytes per row, while a file of
+    zeros takes no space on the disk."""
+    all_rows = short_rows = 0
     for tensor in tensors:
         rows, inputs = max(tensor.shape[:-1], default=1), tensor.shape[-1]
         short_rows += rows if inputs < _FEW_INPUTS else 0
-        if short_rows > _MAX_SHORT_ROWS or (rows == 1 and inputs > _MAX_CHANGED):
+        all_rows += 0 if _ONE_EXPERT.match(tensor.name) else rows
+        are_too_many = rows > _MAX_ROWS_OF_ONE or all_rows > _MAX_ROWS or short_rows > _MAX_SHORT_ROWS
+        if are_too_many or (rows == 1 and inputs > _MAX_CHANGED):
             raise _impossible(tensor, where)
 
 

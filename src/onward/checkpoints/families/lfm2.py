@@ -17,7 +17,7 @@ from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.declaration import Declaration, ModelType
 from onward.checkpoints.families.common import EVERY_LAYER, EXPERT_SIZE, EXPERTS, LEADING_DENSE, RMS, common, windowed
 from onward.checkpoints.mixtures import SIGMOID, mixture_of
-from onward.checkpoints.parameters import MAX_CONVOLUTION, WINDOW, Parameters, is_layer_count
+from onward.checkpoints.parameters import MAX_CONVOLUTION, WINDOW, Parameters, is_layer_count, listed_layers
 from onward.checkpoints.tensor import Tensor
 from onward.errors import CheckpointError
 
@@ -98,7 +98,7 @@ def _heads(given: Mapping[str, Any], found: Mapping[str, MetadataValue], where: 
             raise CheckpointError(f"{where} states {str(given[name])[:40]!r} as {name!r} instead of a list.")
     if not is_layer_count(count) or type(heads) is not int:
         return {}  # reported by what reads the number
-    with_attention = given.get("full_attn_idxs", range(count))
+    with_attention = listed_layers(given.get("full_attn_idxs", range(count)))
     usual = [_ATTENTION if layer in with_attention else _CONVOLUTION for layer in range(count)]
     kinds = given.get("layer_types", usual)
     for kind in kinds:

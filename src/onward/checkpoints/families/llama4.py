@@ -24,7 +24,7 @@ from onward.checkpoints.families.common import (
     with_local_base,
 )
 from onward.checkpoints.mixtures import SIGMOID, mixture_of, with_rows_first
-from onward.checkpoints.parameters import WINDOW, Parameters, is_layer_count
+from onward.checkpoints.parameters import WINDOW, Parameters, is_layer_count, listed_layers
 from onward.checkpoints.tensor import Tensor
 from onward.errors import CheckpointError
 
@@ -98,7 +98,8 @@ def _statements(stated: Mapping[str, Any], found: Mapping[str, MetadataValue], w
         rotated = [bool((layer + 1) % period) for layer in range(count)]
     with_experts = stated.get("moe_layers")
     if isinstance(with_experts, list):
-        are_on = [layer in with_experts for layer in range(count)]
+        listed = listed_layers(with_experts)
+        are_on = [layer in listed for layer in range(count)]
     else:
         period = _period(stated, _STEP, where)
         are_on = [(layer + 1) % period == 0 for layer in range(count)]

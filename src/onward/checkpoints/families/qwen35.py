@@ -181,7 +181,7 @@ def _with_heads_in_order(parameters: Parameters, low: Tensor, high: Tensor, is_g
     numbers = (order[:, None] * size + np.arange(size)).reshape(-1)
     part = high.name.split(".")[2] if high.name.startswith("blk.") else ""
     if part == "ssm_out" and low.shape[-1] == len(numbers):
-        return _floats(low, low.floats()[:, numbers]), high
+        return _floats(low, low.loaded().floats()[:, numbers]), high
     wanted = {"ssm_qkv": numbers, "ssm_gate": numbers, "ssm_alpha": order, "ssm_beta": order}.get(_own_name(part))
     if wanted is None or high.shape[0] < len(wanted):
         return low, high
