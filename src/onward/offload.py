@@ -32,7 +32,7 @@ REST_SECONDS = 0.0002
 lock until it is taken away from the thread: 5 ms, each time the loop has released it."""
 
 owner: ContextVar[str] = ContextVar("owner", default="")
-"""Who sent the request that this task serves."""
+"""Who sent the request that this task, or the work on this thread, serves."""
 
 _running = threading.local()
 
@@ -57,11 +57,13 @@ class _Work(Generic[T]):
 
     def __init__(self, function: Callable[[], T]) -> None:
         self._function = function
+        self._owner = owner.get()
         self.is_abandoned = False
         self.resumed = 0.0
 
     def __call__(self) -> T:
         _running.work = self
+        owner.set(self._owner)
         self.resumed = time.perf_counter()
         try:
             return _contained(self._function)

@@ -25,7 +25,7 @@ from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, Pre
 from onward.engine.job import Job
 from onward.engine.thread import EngineThread
 from onward.errors import ApiError, EngineStopped, InvalidRequest, Overloaded, RequestCancelled, ServerError
-from onward.model_files.toy import END
+from onward.model_files.toy import END, ToyTokenizer
 
 from ..engine.harness import make_engine
 from ..narrowing import logprobs_of
@@ -204,6 +204,28 @@ def test_a_long_prompts_log_probabilities_are_built_on_a_thread_and_come_first(m
         assert choice.text == "x" * num_tokens + "abc"
         assert logprobs_of(choice).token_logprobs == [None, *[-1.0] * (num_tokens - 1), -2.0, -3.0, -4.0]
     assert on_loop == [True, False]
+
+
+@pytest.mark.parametrize("has_process", [False, True])
+def test_no_event_loop_waits_for_the_process_of_a_tokenizer(monkeypatch: pytest.MonkeyPatch, has_process: bool) -> None:
+    on_loop: set[bool] = set()
+    encode = ToyTokenizer.encode
+
+    def recorded(tokenizer: ToyTokenizer, text: str, **given: Any) -> list[int]:
+        on_loop.add(threading.current_thread() is threading.main_thread())
+        return encode(tokenizer, text, **given)
+
+    async def use() -> None:
+        async with serving(ScriptedEngine(decoding("ab"))) as backend:
+            on_loop.clear()
+            await fold_whole(await backend.complete(request), request)
+            await backend.tokenize(None, "x", False)
+
+    request = make_request(prompt="x", max_tokens=2)
+    monkeypatch.setattr(ToyTokenizer, "has_process", has_process)
+    monkeypatch.setattr(ToyTokenizer, "encode", recorded)
+    asyncio.run(use())
+    assert on_loop == {not has_process}
 
 
 def test_an_answer_that_is_closed_while_its_prompt_is_scored_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ from onward.engine_load import EngineLoad
 from onward.errors import ApiError, EngineStopped, Overloaded
 from onward.models.registry import ListedModel
 from onward.models.resolve import ResolvedModel
-from onward.offload import inline_or_on_thread
+from onward.offload import MAX_INLINE_SIZE, inline_or_on_thread
 from onward.tracing import current
 
 ENDED_POLL_SECONDS = 0.05
@@ -239,7 +239,8 @@ class EmbeddedBackend:
     ) -> EmbeddedAnswer:
         model.check_backlog(client)  # before anything is tokenized for a request that cannot be accepted
         planned = await inline_or_on_thread(
-            _size(request), lambda: plan(request, model.served, number, self._job_ids, self.limits, hash(client))
+            _size(request) + _waiting(model.served.tokenizer),
+            lambda: plan(request, model.served, number, self._job_ids, self.limits, hash(client)),
         )
         if request.constraint is not None:
             planned = planned.constrained(await self._grammar(planned.request, model, client))
@@ -289,7 +290,7 @@ class EmbeddedBackend:
     async def tokenize(self, model: str | None, text: str, add_special_tokens: bool) -> list[int]:
         tokenizer = self._find(model).served.tokenizer
         return await inline_or_on_thread(
-            len(text), lambda: tokenizer.encode(text, add_special_tokens=add_special_tokens)
+            len(text) + _waiting(tokenizer), lambda: tokenizer.encode(text, add_special_tokens=add_special_tokens)
         )
 
     async def token_bytes(self, model: str | None, tokens: list[int]) -> list[bytes]:
@@ -389,3 +390,8 @@ def _size(request: CompletionRequest) -> int:
     """Return the characters and ids that are tokenized and checked to plan a request."""
     per_prompt = PROMPT_OVERHEAD + len(request.suffix or "")
     return sum(map(len, request.prompts)) + per_prompt * len(request.prompts) + len(request.prediction or "")
+
+
+def _waiting(tokenizer: Tokenizer) -> int:
+    """Return how many characters count in addition, so that no event loop waits for a tokenizer's process."""
+    return MAX_INLINE_SIZE + 1 if tokenizer.has_process else 0

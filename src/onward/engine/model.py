@@ -217,6 +217,8 @@ class Tokenizer(Vocabulary, Protocol):
     """Ids of infill tokens that the model's files state: `prefix`, `suffix`, `middle`, `padding`, `repository`, `file`.
     Empty where only their texts say what they are for."""
 
+    has_process: bool
+    """Whether `encode` waits for a process of its own, which is for threads other than an event loop's."""
     chat_template: str
     """The program in Jinja2 that makes a prompt of a conversation, "" where the model's files have none. It is a
     stranger's: `templates.render` runs it, nothing else does."""

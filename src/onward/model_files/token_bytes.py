@@ -43,11 +43,11 @@ class Pipeline(msgspec.Struct):
 
 def bytes_function(pipeline: Pipeline) -> BytesOf:
     """Return the function from vocabulary entries, 262,000 of the largest, to their bytes. Raises UnknownDecoder."""
-    rules = [step for step in _steps(pipeline.normalizer, "normalizers") if step["type"] == "Replace"]
+    rules = [step for step in steps_of(pipeline.normalizer, "normalizers") if step["type"] == "Replace"]
     _require_little_growth([(step["pattern"].get("String"), step["content"]) for step in rules])
-    steps = _steps(pipeline.decoder, "decoders")
+    steps = steps_of(pipeline.decoder, "decoders")
     kinds = {step["type"] for step in steps}
-    if not steps and any(step["type"] == "ByteLevel" for step in _steps(pipeline.pre_tokenizer, "pretokenizers")):
+    if not steps and any(step["type"] == "ByteLevel" for step in steps_of(pipeline.pre_tokenizer, "pretokenizers")):
         kinds = {"ByteLevel"}
     if "ByteLevel" in kinds:
         return _byte_level
@@ -58,12 +58,12 @@ def bytes_function(pipeline: Pipeline) -> BytesOf:
     return _replacing(replacements, byte_fallback=pipeline.model.byte_fallback or "ByteFallback" in kinds)
 
 
-def _steps(part: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
-    """Return the steps of a decoder or pre-tokenizer, with nested sequences flattened."""
+def steps_of(part: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+    """Return the steps of a decoder, normalizer or pre-tokenizer, with nested sequences flattened."""
     if part is None:
         return []
     if part["type"] == "Sequence":
-        return [step for inner in part[key] for step in _steps(inner, key)]
+        return [step for inner in part[key] for step in steps_of(inner, key)]
     return [part]
 
 

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
+from tokenizers.models import BPE
 
 from onward.checkpoints.json_files import read_bounded
 from onward.checkpoints.sentencepiece_encoder import EncodeText
@@ -29,8 +30,10 @@ from onward.model_files.files import (
     read_tokenizer,
     tokenizer_source,
 )
+from onward.model_files.known_rules import are_known
 from onward.model_files.token_bytes import BytesOf, Pipeline, UnknownDecoder, bytes_function
 from onward.model_files.tokenizer_folder import made_tokenizer
+from onward.model_files.tokenizer_process import TokenizerProcess
 from onward.model_files.vocabulary import PackedVocabulary
 from onward.residency import trim_heap
 
@@ -49,6 +52,8 @@ MAX_VOCABULARY_TOKENS = 1 << 22
 
 # For these classes, transformers rebuilds the post-processor from add_bos_token; the saved one may be older.
 _CLASSES_WITH_ADD_BOS = ("Llama", "CodeLlama", "Gemma")
+_RULES = ("normalizer", "pre_tokenizer")
+"""The parts of tokenizer.json that rewrite and cut a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +71,14 @@ class TokenizerContent:
     """What turns texts into tokens where the library only knows the vocabulary."""
     packed: PackedVocabulary | None = None
     """What `HuggingFaceTokenizer.packed` was when it was built from all of this before."""
+    is_strange: bool = False
+    """Whether strangers have written tokenizer.json, and not Onward."""
 
 
 class HuggingFaceTokenizer:
     """Implements engine.model.Tokenizer over the `tokenizers` library. Immutable, safe from every thread.
+
+    A tokenizer.json whose rules are not known, or whose model is not BPE, encodes texts in a process of its own.
 
     For a byte-level vocabulary, the joined bytes of `encode(text)` are the bytes of `text`. A SentencePiece vocabulary
     with a dummy prefix puts a space before the first word: the joined bytes are then a space and the text, unless the
@@ -84,11 +93,11 @@ class HuggingFaceTokenizer:
         content = _read_folder(source) if isinstance(source, Path) else source
         path = content.path
         self._own_encode = content.encode
+        self._process: TokenizerProcess | None = None
         with _reported(path):
             bytes_of = None if content.packed else bytes_function(msgspec.json.decode(content.tokenizer, type=Pipeline))
-            self._library = Library.from_buffer(content.tokenizer)
-            self._library.no_truncation()
-            self._library.no_padding()
+            self._library = self._strange(content.tokenizer) if content.is_strange else _library(content.tokenizer)
+            self.has_process = self._process is not None
             added = self._library.get_added_tokens_decoder()
             self._added = {entry.content: token for token, entry in added.items()}
             self.special_literals = tuple(added[token].content for token in sorted(added) if added[token].special)
@@ -98,6 +107,19 @@ class HuggingFaceTokenizer:
             self.max_token_bytes = int(np.diff(self.packed.offsets).max(initial=0))
             self.infill_tokens: Mapping[str, int] = _infill_tokens(content.names.get(INFILL_TOKENS), self.size)
             self.suppressed_tokens = _suppressed_tokens(path.parent, content.configs, self.size)
+
+    def _strange(self, tokenizer: bytes) -> Library:
+        """Return the library with a stranger's tokenizer. One that may take any time only has the vocabulary, and a
+        process encodes texts."""
+        whole = msgspec.json.decode(tokenizer, type=dict[str, msgspec.Raw])
+        parts = {part: msgspec.json.decode(whole.get(part, b"null")) for part in _RULES}
+        if are_known(*(parts[part] for part in _RULES)):
+            # as they were looked at: the library may take another one of two with the same name
+            library = _library(msgspec.json.encode({**whole, **parts}))
+            if isinstance(library.model, BPE):
+                return library
+        self._process = TokenizerProcess(tokenizer)
+        return _library(msgspec.json.encode({**whole, **dict.fromkeys(_RULES)}))
 
     def _read_vocabulary(
         self, content: TokenizerContent, added: Mapping[int, AddedToken], bytes_of: BytesOf | None
@@ -148,6 +170,8 @@ class HuggingFaceTokenizer:
         return [*self._prefix, *ids] if add_special_tokens else ids
 
     def _encode(self, text: str) -> list[int]:
+        if self._process is not None:
+            return self._process.encode(text.encode("utf-8", "replace").decode())
         if self._own_encode is not None:
             return self._own_encode(text.encode("utf-8", "replace").decode())
         if len(text) > MIN_LONG_TEXT_CHARACTERS:
@@ -192,12 +216,26 @@ class HuggingFaceTokenizer:
         rebuilt = str(names.get("tokenizer_class", "")).startswith(_CLASSES_WITH_ADD_BOS)
         if rebuilt and isinstance(choice, bool):
             return [bos] if choice and bos is not None else []
-        plain = self._library.encode("a", add_special_tokens=False).ids
-        whole = self._library.encode("a", add_special_tokens=True).ids
+        plain, whole = (self._one_letter(add_special_tokens=choice) for choice in (False, True))
         for begin in range(len(whole) - len(plain) + 1):
             if whole[begin : begin + len(plain)] == plain:
                 return list(whole[:begin])
         return []
+
+    def _one_letter(self, *, add_special_tokens: bool) -> list[int]:
+        if self._process is None:
+            return list(self._library.encode("a", add_special_tokens=add_special_tokens).ids)
+        try:
+            return self._process.encode("a", add_special_tokens=add_special_tokens)
+        except TextNotEncodable as error:
+            raise UnknownDecoder(str(error)) from None
+
+
+def _library(tokenizer: bytes) -> Library:
+    library = Library.from_buffer(tokenizer)
+    library.no_truncation()
+    library.no_padding()
+    return library
 
 
 def _cannot_encode(error: BaseException) -> BaseException:
@@ -244,7 +282,8 @@ def _read_folder(folder: Path) -> TokenizerContent:
         return TokenizerContent(
             folder / source, files.tokenizer, files.configuration | names, [*configs, files.generation], made.encode
         )
-    return TokenizerContent(folder / TOKENIZER, read_tokenizer(folder / TOKENIZER), names, configs)
+    tokenizer = read_tokenizer(folder / TOKENIZER)
+    return TokenizerContent(folder / TOKENIZER, tokenizer, names, configs, is_strange=True)
 
 
 def _others(names: dict[str, Any]) -> tuple[dict[int, Any], set[int]]:

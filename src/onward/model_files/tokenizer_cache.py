@@ -26,7 +26,7 @@ from onward.model_files.vocabulary import PackedVocabulary
 
 FOLDER = "tokenizers"
 """In the cache folder."""
-REVISION = 9
+REVISION = 10
 """Raised with every change that may change a tokenizer that is built from metadata, or the bytes of its tokens."""
 MAX_FILES = 16
 """Of the cache: at most about 25 MB each. The ones written first are removed."""

@@ -27,6 +27,7 @@ class ToyTokenizer:
     special_literals: tuple[str, ...] = SPECIALS
     end_tokens = frozenset({END})
     suppressed_tokens: frozenset[int] = frozenset()
+    has_process = False
     chat_template = ""
     infill_tokens: Mapping[str, int] = MappingProxyType({})
 

@@ -13,9 +13,9 @@ import pytest
 
 from onward.constraints.errors import GrammarError
 from onward.constraints.process import checker as room
-from onward.constraints.process import client
 from onward.constraints.process.checker import GrammarChecker, QueueFull, Ticket
 from onward.constraints.process.messages import Check
+from onward.ipc import disposable
 from onward.ipc.spawn import Process
 from tests.examples import examples
 from tests.waiting import PATIENCE_SECONDS, wait_for
@@ -180,7 +180,7 @@ def test_a_process_that_cannot_be_started_fails_only_what_it_was_for(
     def refused(command: Sequence[str]) -> Process:
         raise OSError(errno.EAGAIN, "no more processes")
 
-    monkeypatch.setattr(client, "spawn", refused)
+    monkeypatch.setattr(disposable, "spawn", refused)
     with pytest.raises(GrammarError, match=r"cannot be started.*no more processes"):
         answer(checker, "second", client="b")
     assert not held.future.done()

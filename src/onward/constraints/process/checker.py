@@ -11,8 +11,9 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from onward.constraints.errors import GrammarError
-from onward.constraints.process.client import WORKER, GrammarProcess, ProcessLost
+from onward.constraints.process.client import WORKER, GrammarProcess
 from onward.constraints.process.messages import Check, Checked
+from onward.ipc.disposable import ProcessLost
 
 T = TypeVar("T")
 

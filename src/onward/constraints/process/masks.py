@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from onward.constraints.choice import ChoiceConstraint, Masks, Outcome
 from onward.constraints.errors import GrammarError
-from onward.constraints.process.client import WORKER, ProcessLost
+from onward.constraints.process.client import WORKER
 from onward.constraints.process.lane import CLOSED, Lane
 from onward.constraints.process.messages import Advance, Advanced, Load
 from onward.constraints.tokens import Encoder, GrammarVocabulary
+from onward.ipc.disposable import ProcessLost
 
 T = TypeVar("T")
 
