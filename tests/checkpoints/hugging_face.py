@@ -200,6 +200,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": {"model_type": "gpt2"},
     "starcoder": {"model_type": "gpt_bigcode", "multi_query": True},
     "opt": {"model_type": "opt", "ffn_dim": FEED_FORWARD},
+    "opt, norms after": {
+        "model_type": "opt", "ffn_dim": FEED_FORWARD, "do_layer_norm_before": False, "word_embed_proj_dim": INNER,
+    },
     "gptj": {"model_type": "gptj", "rotary_dim": 8},
     "gptj, codegen": {"model_type": "codegen", "rotary_dim": 4},
     "gptneox": {"model_type": "gpt_neox"},
@@ -385,7 +388,8 @@ _NAMES = {
     "gptj": _GPTJ,
     "opt": {
         **_LLAMA, "attn_norm": "self_attn_layer_norm", "attn_output": "self_attn.out_proj", "ffn_up": "fc1",
-        "ffn_down": "fc2", "ffn_norm": "final_layer_norm",
+        "ffn_down": "fc2", "ffn_norm": "final_layer_norm", "post_attention_norm": "self_attn_layer_norm",
+        "post_ffw_norm": "final_layer_norm",
     },
     "starcoder": _GPT2,
     "falcon": {
@@ -425,7 +429,8 @@ _WHOLE_OF = {
     "starcoder": _GPT2_WHOLE,
     "opt": {
         "token_embd": "model.decoder.embed_tokens", "position_embd": "model.decoder.embed_positions",
-        "output_norm": "model.decoder.final_layer_norm",
+        "output_norm": "model.decoder.final_layer_norm", "embd_in": "model.decoder.project_in",
+        "embd_out": "model.decoder.project_out",
     },
     "falcon": {**_GPT2_WHOLE, "token_embd": "transformer.word_embeddings"},
     "gptneox": {

@@ -80,6 +80,8 @@ class Reference:
         if self.kind == "gemma3n":
             return Gemma3n(self.stated, self.tensors).logits(tokens)
         hidden = self.tensors["token_embd.weight"][tokens]
+        if "embd_in.weight" in self.tensors:
+            hidden = self.linear(hidden, "embd_in")
         if "position_embd.weight" in self.tensors:
             hidden = hidden + self.tensors["position_embd.weight"][: len(tokens)]
         if self.kind in ("gemma", "gemma2", "gemma3", "afmoe"):
@@ -87,7 +89,10 @@ class Reference:
         hidden = hidden * self.stated.get("embedding_scale", 1.0)
         for layer in range(self.stated["block_count"]):
             hidden = self.block(layer, hidden)
-        hidden = self.norm(hidden, "token_embd_norm" if self.kind in ("lfm2", "lfm2moe") else "output_norm")
+        if "embd_out.weight" in self.tensors:
+            hidden = self.linear(hidden, "embd_out")
+        else:
+            hidden = self.norm(hidden, "token_embd_norm" if self.kind in ("lfm2", "lfm2moe") else "output_norm")
         logits = self.linear(hidden, "output" if "output.weight" in self.tensors else "token_embd")
         scale = self.stated.get("logit_scale", 1.0)
         logits = logits * scale if self.kind in COHERE else logits / scale
@@ -103,6 +108,9 @@ class Reference:
         if self.kind in ONE_NORM or (self.kind == "stablelm" and has_one_norm):
             normal = self.norm(hidden, prefix + "attn_norm")
             return hidden + self.attention(layer, normal) + self.feed_forward(prefix, normal)
+        if self.kind == "opt" and prefix + "post_ffw_norm.weight" in self.tensors:  # Vaswani et al. 2017, section 3.1
+            hidden = self.norm(hidden + self.attention(layer, hidden), prefix + "post_attention_norm")
+            return self.norm(hidden + self.feed_forward(prefix, hidden), prefix + "post_ffw_norm")
         if self.kind == "falcon":  # attention has a norm of its own in 40B (arXiv 2311.16867)
             normal = self.norm(hidden, prefix + "attn_norm")
             has_two = prefix + "attn_norm_2.weight" in self.tensors

@@ -105,8 +105,8 @@ def as_trained(pairs: dict[str, tuple[Any, Any]], name: str) -> dict[str, tuple[
 
 TUNED = [
     "llama", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "mellum", "gpt-oss",
-    "phi2", "phi3", "gpt2", "opt", "gptj", "gptj, codegen", "falcon", "falcon, groups", "gptneox", "starcoder",
-    "starcoder2", "stablelm", "command-r, head norms", "cohere2", "cohere2moe", "glm4",
+    "phi2", "phi3", "gpt2", "opt", "opt, norms after", "gptj", "gptj, codegen", "falcon", "falcon, groups", "gptneox",
+    "starcoder", "starcoder2", "stablelm", "command-r, head norms", "cohere2", "cohere2moe", "glm4",
     "gemma", "gemma2", "gemma3", "gemma3n", "gemma4", "granite", "granitemoe", "granitehybrid", "minicpm", "smollm3",
     "olmo", "olmo2", "olmoe", "exaone4", "seed_oss", "hunyuan-dense", "hunyuan-moe", "arcee", "apertus", "afmoe",
     "internlm2", "mistral3", "lfm2", "lfm2moe", "ernie4_5", "ernie4_5-moe", "minimax-m2", "dots1", "llama4", "qwen35",

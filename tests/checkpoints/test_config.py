@@ -353,7 +353,7 @@ _SWITCHED_OFF = (
     ("seed_oss", "attention_bias"), ("internlm2", "bias"), ("nemotron_h", "norm_topk_prob"),
     ("deepseek_v3", "norm_topk_prob"), ("kimi_k2", "norm_topk_prob"), ("glm4_moe_lite", "norm_topk_prob"),
     ("minimax_m2", "norm_topk_prob"), ("glm4_moe", "norm_topk_prob"), ("bailing_moe_v2", "norm_topk_prob"),
-    ("opt", "enable_bias"), ("opt", "layer_norm_elementwise_affine"),
+    *(("opt", key) for key in ("do_layer_norm_before", "enable_bias", "layer_norm_elementwise_affine")),
     *((kind, key) for kind in ("falcon", "RefinedWebModel") for key in ("multi_query", "parallel_attn")),
     ("cohere2_moe", "norm_topk_prob"), ("llama4_text", "use_qk_norm"), ("llama4_text", "attn_temperature_tuning"),
 )  # fmt: skip

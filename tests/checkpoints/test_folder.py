@@ -49,12 +49,14 @@ def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path)
 
 
 OLDER: dict[str, tuple[str, dict[str, Any], str]] = {
-    "OPT 350M's norms": (
-        "opt",
-        {"do_layer_norm_before": False},
-        "states 'False' as 'do_layer_norm_before', with which",
+    "OPT with a norm too many": ("opt", {"do_layer_norm_before": False}, "a tensor 'output_norm.weight', which Onward"),
+    "OPT with other embeddings": ("opt", {"word_embed_proj_dim": 32}, r"token_embd.weight' .* instead of \[30, 32\]"),
+    "OPT 350M with the usual norms": ("opt, norms after", {"do_layer_norm_before": True}, "no tensor 'output_norm.we"),
+    "OPT 350M with embeddings of another size": (
+        "opt, norms after",
+        {"word_embed_proj_dim": 48},
+        r"instead of \[30, 48\]",
     ),
-    "OPT 350M's embeddings": ("opt", {"word_embed_proj_dim": 32}, "states '32' as 'word_embed_proj_dim', with which"),
     "no last norm": ("opt", {"_remove_final_layer_norm": True}, "states 'True' as '_remove_final_layer_norm', with"),
     "Falcon-RW": ("falcon", {"alibi": True, "parallel_attn": False}, "uses ALiBi positions .'alibi'., which Onward"),
     "Falcon's layers one after the other": ("falcon", {"parallel_attn": False}, "states 'False' as 'parallel_attn'"),

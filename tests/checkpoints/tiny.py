@@ -196,7 +196,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "stablelm, parallel": {"rope.dimension_count": 4},
     "stablelm, head norms": {"rope.dimension_count": 4},
     "gpt2": {"attention.head_count_kv": HEADS},
-    "opt": {"attention.head_count_kv": HEADS},
+    **{name: {"attention.head_count_kv": HEADS} for name in ("opt", "opt, norms after")},
     "starcoder": {"attention.head_count_kv": 1},
     "gptj": {"rope.dimension_count": 8, "attention.head_count_kv": HEADS},
     "gptj, codegen": {"rope.dimension_count": 4, "attention.head_count_kv": HEADS},
@@ -332,7 +332,12 @@ def _made(name: str, seed: int, layers: int) -> Checkpoint:
     made = _Tensors(name, stated, np.random.default_rng(seed))
     vocabulary = len(metadata["tokenizer.ggml.tokens"])
     tensors = {"token_embd.weight": 3 * made.matrix(vocabulary, HIDDEN)}
-    if kind != "olmo":
+    if name == "opt, norms after":
+        tensors = {
+            "token_embd.weight": 3 * made.matrix(vocabulary, INNER), "embd_in.weight": made.matrix(HIDDEN, INNER),
+            "embd_out.weight": made.matrix(INNER, HIDDEN),
+        }  # fmt: skip
+    elif kind != "olmo":
         tensors |= made.norm(last_norm(kind))
     if name in UNTIED:
         tensors["output.weight"] = 3 * made.matrix(vocabulary, HIDDEN)
@@ -399,6 +404,8 @@ class _Tensors:
             before = ["attn_norm"]
         if self.kind == "olmo":
             before = []
+        if self.name == "opt, norms after":
+            before = ["post_attention_norm", "post_ffw_norm"]
         if self.name == "falcon, two norms":  # the second one is that of attention
             before = ["attn_norm", "attn_norm_2"]
         after = ["post_attention_norm", "post_ffw_norm"] if self.kind in SANDWICHED else []

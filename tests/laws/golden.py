@@ -40,7 +40,7 @@ NAMES = (
     "qwen3vl", "qwen3vlmoe", "starcoder",
     "hunyuan-dense", "hunyuan-moe", "apertus", "gemma3n", "gemma3n, stated", "minicpm", "dots1", "llama4",
     "llama4, chunks", "cohere2moe", "cohere2moe, rms", "phi2", "gptj", "falcon",
-    "falcon, two norms", "olmo", "opt",
+    "falcon, two norms", "olmo", "opt", "opt, norms after",
 )  # fmt: skip
 
 FLOAT8 = "F8_E4M3"

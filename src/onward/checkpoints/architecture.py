@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_silu", "relu", "relu_squared", "xielu"]
 NormKind = Literal["rms", "layer"]
+EMBEDDING_IN, EMBEDDING_OUT = "embd_in", "embd_out"
+"""Matrices between embeddings and hidden values of another size."""
 XIELU = ("alpha_p", "alpha_n", "beta", "eps")
 """Names of an xIELU's numbers, in files."""
 
@@ -221,6 +223,8 @@ class Architecture:
     """Whether norms of what layers read and add, and the last one, multiply by weights."""
     has_norms_before: bool = True
     """Whether attention and feed-forward layers read normalised values."""
+    has_norms_of_sums: bool = False
+    """Whether the sums of what layers read and add are normalised, in place of what they and the output layer read."""
     has_norms_after: bool = False
     """Whether what they add is normalised."""
     is_parallel: bool = False
@@ -231,6 +235,9 @@ class Architecture:
     xielu: tuple[tuple[float, float, float, float], ...] = ()
     """Of each layer's activation, where that is xIELU: alpha above 0, alpha below, beta, and how close to 0 a negative
     number may come."""
+    embedding_size: int = 0
+    """Numbers of a token's embedding, where a matrix makes hidden values of them, and another one what the output layer
+    reads of hidden values; 0: embeddings are the hidden values."""
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     """What attention and feed-forward layers add is multiplied by it."""
@@ -293,6 +300,12 @@ class Architecture:
     """None: there is one hidden state."""
     layer_input: int = 0
     """Numbers of a token's embedding for each layer, which it adds to what it returns; 0: there are none."""
+
+    @property
+    def embedding_matrices(self) -> dict[str, tuple[int, int]]:
+        """Return the shapes of matrices between embeddings and hidden values, by their names."""
+        size = self.embedding_size
+        return {EMBEDDING_IN: (self.hidden, size), EMBEDDING_OUT: (size, self.hidden)} if size else {}
 
     def heads_of(self, layer: int) -> Heads:
         """Return the sizes of a layer's attention."""

@@ -157,19 +157,19 @@ def _require_shape(shape: Shape, needed: Shape, name: str, where: str) -> None:
 
 
 def _required(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
-    own, hidden, num_tokens = declared(found.name), found.hidden, _num_tokens(checkpoint)
-    shapes: dict[str, Shape] = {"token_embd.weight": (num_tokens, hidden)}
+    own, hidden, embeddings = declared(found.name), found.hidden, _embeddings(found, checkpoint)
+    shapes: dict[str, Shape] = {"token_embd.weight": embeddings}
+    shapes |= {f"{name}.weight": shape for name, shape in found.embedding_matrices.items()}
     if checkpoint.is_tied is False or (checkpoint.is_tied is None and own.is_untied):
-        shapes["output.weight"] = num_tokens, hidden
-    if found.rope is None:
-        shapes["position_embd.weight"] = found.context_length, hidden
-    if found.has_norm_weights:
+        shapes["output.weight"] = embeddings
+    shapes |= {} if found.rope else {"position_embd.weight": (found.context_length, hidden)}
+    if found.has_norm_weights and not found.has_norms_of_sums:
         kinds = ("weight", "bias") if own.has_norm_biases else ("weight",)
         shapes |= dict.fromkeys((f"output_norm.{kind}" for kind in kinds), (hidden,))
     if own.has_unrotated_parts and found.rope is not None and len(found.window_layers) < found.num_layers:
         shapes[ROPE_FACTORS] = (found.rope.size // 2,)
     if size := found.layer_input:
-        rows = checkpoint.parameters.integer("vocab_size_per_layer_input", num_tokens)
+        rows = checkpoint.parameters.integer("vocab_size_per_layer_input", embeddings[0])
         shapes["per_layer_token_embd.weight"] = rows, found.num_layers * size
         shapes["per_layer_model_proj.weight"] = found.num_layers * size, hidden
         shapes["per_layer_proj_norm.weight"] = (size,)
@@ -180,11 +180,11 @@ def _required(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
     return shapes
 
 
-def _num_tokens(checkpoint: Checkpoint) -> int:
-    """Return how many rows embeddings need to have: those that they have where nothing is stated."""
-    if checkpoint.num_tokens is not None:
-        return checkpoint.num_tokens
-    return checkpoint.tensor("token_embd.weight").shape[0]
+def _embeddings(found: Architecture, checkpoint: Checkpoint) -> tuple[int, int]:
+    """Return the shape of embeddings, whose rows are as many as they have where nothing is stated."""
+    rows = checkpoint.num_tokens
+    rows = checkpoint.tensor("token_embd.weight").shape[0] if rows is None else rows
+    return rows, found.embedding_size or found.hidden
 
 
 def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[tuple[str, Shape]]:
@@ -338,19 +338,19 @@ def _norms(found: Architecture, layer: int) -> list[str]:
     has_one = found.is_parallel and not found.has_two_norms
     has_one |= layer in found.mixerless_layers or not found.is_feeding(layer)
     before = ["attn_norm"] if has_one else ["attn_norm", "ffn_norm"]
-    after = ["post_attention_norm", "post_ffw_norm"]
+    after = ["post_attention_norm", "post_ffw_norm"] if found.has_norms_after or found.has_norms_of_sums else []
     own = ["post_norm"] if found.layer_input else []
     own += ["altup_router_norm", "laurel_post_norm"] if found.altup else []
     if _has_both(found, layer):
         own += ["post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2"]
-    return (before if found.has_norms_before else []) + (after if found.has_norms_after else []) + own
+    return (before if found.has_norms_before else []) + after + own
 
 
 def _optional(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
     """Return the tensors that a checkpoint may have in addition to those that it must have."""
     own, parameters = declared(found.name), checkpoint.parameters
-    hidden, num_tokens = found.hidden, _num_tokens(checkpoint)
-    shapes: dict[str, Shape] = {"output.weight": (num_tokens, hidden), "output.bias": (num_tokens,)}
+    hidden, embeddings = found.hidden, _embeddings(found, checkpoint)
+    shapes: dict[str, Shape] = {"output.weight": embeddings, "output.bias": embeddings[:1]}
     if found.rope is not None:
         shapes |= dict.fromkeys((ROPE_FACTORS, SHORT_FACTORS, LONG_FACTORS), (found.rope.size // 2,))
     if found.norm == "layer":

@@ -27,7 +27,14 @@ TOLERANCE = 5e-3
 TOLERANCES = {"gemma4": 8e-3, "gemma3n": 6e-2, "gemma3n, own keys": 2e-2}
 """Of others: their layers read that table twice, which makes 0.0053, and 0.039 with 24 layers, where the float64
 formulas with such a table differ from llama-server by 0.0075."""
-REFUSED = ("llama, partial rope", "qwen35, equal heads", "ernie4_5-moe, every second", "gptj", "opt")
+REFUSED = (
+    "llama, partial rope",
+    "qwen35, equal heads",
+    "ernie4_5-moe, every second",
+    "gptj",
+    "opt",
+    "opt, norms after",
+)
 """llama.cpp rotates all dimensions of a llama's heads or none, keys and values of delta rules have one size there, and
 it needs the experts of all of ERNIE's layers that follow the dense ones, whichever its graph uses. It has names for
 what is in GPT-J's files, and does not compute them; of OPT's it knows nothing."""

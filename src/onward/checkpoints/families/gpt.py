@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.checkpoints.architecture import Architecture
+from onward.checkpoints.architecture import EMBEDDING_IN, EMBEDDING_OUT, Architecture
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.declaration import Declaration, ModelType
@@ -19,7 +19,7 @@ from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tensor import Tensor
 from onward.errors import CheckpointError
 
-_HAS_NORM_WEIGHTS = "attention.has_norm_weights"
+_HAS_NORM_WEIGHTS, _HAS_NORMS_OF_SUMS, _EMBEDDING_SIZE = "has_norm_weights", "has_norms_of_sums", "embedding_size"
 """Of folders alone."""
 _UNUSED_POSITIONS = 2
 """Rows before those of OPT's positions: they are for tokens that fill batches."""
@@ -46,23 +46,45 @@ def _gpt2(checkpoint: Checkpoint) -> Architecture:
 
 
 def _opt(checkpoint: Checkpoint) -> Architecture:
-    """OPT (modeling_opt.py; arXiv 2205.01068): GPT-2 with relu. llama.cpp has no such files."""
-    found = common(checkpoint, norm="layer", activation="relu")
-    return replace(found, rope=None, has_norm_weights=checkpoint.parameters.switch(_HAS_NORM_WEIGHTS, True))
+    """OPT (modeling_opt.py; arXiv 2205.01068): GPT-2 with relu; 350M with norms of sums, and embeddings of another
+    size. llama.cpp has no such files."""
+    parameters, found = checkpoint.parameters, common(checkpoint, norm="layer", activation="relu")
+    is_after = parameters.switch(_HAS_NORMS_OF_SUMS, "blk.0.post_attention_norm.weight" in checkpoint.tensors)
+    first = checkpoint.tensors.get(f"{EMBEDDING_IN}.weight")
+    size = parameters.integer(_EMBEDDING_SIZE, found.hidden if first is None else first.shape[-1], minimum=1)
+    return replace(
+        found,
+        rope=None,
+        has_norm_weights=parameters.switch(_HAS_NORM_WEIGHTS, True),
+        has_norms_before=not is_after,
+        has_norms_of_sums=is_after,
+        embedding_size=size if size != found.hidden else 0,
+    )
 
 
-def _opt_statements(
-    stated: Mapping[str, Any], found: Mapping[str, MetadataValue], where: str
-) -> dict[str, MetadataValue]:
-    """Return what config.json states in its own way. Raises CheckpointError for OPT 350M, whose norms follow its
-    layers, and whose embeddings have another size."""
-    only: dict[str, tuple[Any, ...]] = {
-        "do_layer_norm_before": (True,), "_remove_final_layer_norm": (False,),
-        "word_embed_proj_dim": (None, found.get("embedding_length")),
-    }  # fmt: skip
-    require_stated(stated, only, where)
-    inner: dict[str, MetadataValue] = {"feed_forward_length": stated["ffn_dim"]} if "ffn_dim" in stated else {}
-    return {**inner, LAYER: 1e-5, _HAS_NORM_WEIGHTS: bool(stated["layer_norm_elementwise_affine"])}
+def _opt_statements(stated: Mapping[str, Any], _: Mapping[str, MetadataValue], where: str) -> dict[str, MetadataValue]:
+    """Return what config.json states in its own way. Raises CheckpointError for norms before layers without a last
+    one."""
+    is_after = not stated["do_layer_norm_before"]
+    require_stated(stated, {} if is_after else {"_remove_final_layer_norm": (False,)}, where)
+    sizes = {"feed_forward_length": stated.get("ffn_dim"), _EMBEDDING_SIZE: stated.get("word_embed_proj_dim")}
+    return {
+        **{name: size for name, size in sizes.items() if size is not None},
+        LAYER: 1e-5,
+        _HAS_NORM_WEIGHTS: bool(stated["layer_norm_elementwise_affine"]),
+        _HAS_NORMS_OF_SUMS: is_after,
+    }
+
+
+def _sums_apart(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a folder's tensors, with norms of sums by the names of norms after layers."""
+    if not parameters.switch(_HAS_NORMS_OF_SUMS, False):
+        return {**tensors}
+    named = {
+        name.replace(".attn_norm.", ".post_attention_norm.").replace(".ffn_norm.", ".post_ffw_norm."): tensor
+        for name, tensor in tensors.items()
+    }
+    return {name: replace(tensor, name=name) for name, tensor in named.items()}
 
 
 def _with_positions_first(_: Parameters, tensor: Tensor) -> Tensor:
@@ -193,7 +215,9 @@ ARCHITECTURES: dict[str, Declaration] = {
         names={
             "embed_positions": "position_embd", "self_attn_layer_norm": "attn_norm", "fc1": "ffn_up", "fc2": "ffn_down",
             "final_layer_norm.weight": "ffn_norm.weight", "final_layer_norm.bias": "ffn_norm.bias",
+            "project_in": EMBEDDING_IN, "project_out": EMBEDDING_OUT,
         },
+        apart=_sums_apart,
         model_types={
             "opt": ModelType(
                 defaults={

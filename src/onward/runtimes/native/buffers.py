@@ -83,6 +83,7 @@ class Buffers:
         self._rows = rows
         self._longest = max(weights.matrix(name).padded_inputs for name in matrix_names(found, weights))
         self.hidden = self.floats(found.hidden)
+        self.embedded = self.floats(found.embedding_size)
         self.added = self.floats(found.hidden) if found.has_norms_after else self.hidden
         self.convolved = self.floats(3 * found.hidden if found.convolution_layers else 0)
         layers = range(found.num_layers)

@@ -18,7 +18,6 @@ Which norms and biases there are, the tensors say.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,24 +25,15 @@ import numpy as np
 from onward.checkpoints.architecture import Architecture, Mixture
 from onward.kernels.memory import Rows, Vector
 from onward.kernels.operands import Matrix, Norm
-from onward.kernels.panels import panel_count
 from onward.kernels.recurrence_tape import RecurrentTape
-from onward.kernels.weight_types import PANEL_ROWS
 from onward.runtimes.native.altup_records import ATTENTION_SCALE, AltUpRecords
 from onward.runtimes.native.attention_records import AttentionRecords, norm_of
 from onward.runtimes.native.buffers import Buffers, Cache
+from onward.runtimes.native.embedding_records import EmbeddingRecords
 from onward.runtimes.native.mixture import ExpertRecords
 from onward.runtimes.native.positions import Positions
 from onward.runtimes.native.state_records import StateRecords
-from onward.runtimes.native.weights import (
-    EMBEDDING,
-    LAYER_EMBEDDING,
-    LAYER_PROJECTION,
-    POSITION_EMBEDDING,
-    Weights,
-    expert_names,
-    matrix_names,
-)
+from onward.runtimes.native.weights import Weights, expert_names, matrix_names
 
 
 class Decoder:
@@ -70,6 +60,7 @@ class Decoder:
         self._attention = AttentionRecords(
             found, weights, tape, buffers, positions, cache, self._inputs, self._products
         )
+        self._embeddings = EmbeddingRecords(found, weights, tape, buffers, self._inputs, self._products)
         self._altup: AltUpRecords | None = None
         if found.altup is not None and buffers.altup is not None:
             parts = found, found.altup, weights, tape, buffers, buffers.altup, self._inputs, self._products
@@ -78,13 +69,7 @@ class Decoder:
 
     def write_first(self) -> None:
         """Write what comes before the last layer of which later positions read something; it, too, if it has states."""
-        found, weights = self._found, self._weights
-        self._tape.embed(weights.table(EMBEDDING), self._hidden, found.embedding_scale)
-        if found.rope is None:
-            self._tape.embed(weights.table(POSITION_EMBEDDING), self._hidden, of_positions=True, is_added=True)
-        if found.layer_input:
-            self._tape.begin_part(weights.stream_index(LAYER_PROJECTION))
-            self._layer_inputs()
+        self._embeddings.write_hidden()
         if self._altup is not None:
             self._altup.begin()
         for layer in range(self._first_of_rest):
@@ -117,26 +102,7 @@ class Decoder:
 
     def write_output(self, norm: str = "output_norm") -> None:
         """Write the logits, float32 [rows, vocabulary], to those of the buffers."""
-        weights, output, logits = self._weights, self._weights.output_name(), self._buffers.logits
-        self._tape.begin_part(weights.stream_index(output))
-        for form in weights.forms(output):
-            self._tape.norm(self._hidden, self._norm(norm), self._inputs[form], form)
-        self._products([(output, logits)], scale=self._found.logit_scale)
-        if self._found.logit_cap is not None:
-            self._tape.cap(logits, panel_count(weights.matrix(output).rows) * PANEL_ROWS, self._found.logit_cap)
-
-    def _layer_inputs(self) -> None:
-        """Write what each layer adds of its token: an embedding of the layer's own, and a part of the token's."""
-        found, tape, weights = self._found, self._tape, self._weights
-        count, size = found.num_layers, found.layer_input
-        for form in weights.forms(LAYER_PROJECTION):
-            tape.quantise(self._hidden, found.hidden, self._inputs[form], form)
-        target = self._buffers.layer_inputs.without(4 * size)
-        self._products([(LAYER_PROJECTION, target)], scale=1 / math.sqrt(found.hidden))
-        half = math.sqrt(0.5)  # of both, times the root of their number
-        weight = Vector.of(weights.required_vector("per_layer_proj_norm.weight").values[:size] * np.float32(half))
-        tape.norm_heads(target, count, size, Norm(weight, found.epsilon))
-        tape.embed(weights.table(LAYER_EMBEDDING), target, half * math.sqrt(size), is_added=True)
+        self._embeddings.write_logits(norm)
 
     def _begin(self, layer: int) -> None:
         self._tape.begin_part(self._weights.stream_index(self._mixer_output(layer)))
@@ -329,10 +295,12 @@ class Decoder:
                 self._tape.quantise(self._hidden, self._found.hidden, target, form)
 
     def _add(self, name: str, norm_after: str, total_scale: float = 1.0) -> None:
-        """Add a product, normalised where the architecture says so, to the hidden values, and multiply the sum, which
-        is 1 where nothing is normalised."""
+        """Add a product, normalised where the architecture says so, to the hidden values, and normalise the sum, or
+        multiply it."""
         if not self._found.has_norms_after:
             self._products([(name, self._hidden)], is_added=True, scale=self._found.residual_scale)
+            if self._found.has_norms_of_sums:
+                self._tape.norm(self._hidden, self._norm(norm_after), self._hidden, "float32")
             return
         self._products([(name, self._added)])
         self._add_normalised(self._added, norm_after, total_scale)

@@ -177,6 +177,7 @@ def matrix_names(found: Architecture, weights: Weights) -> Iterator[str]:
         "ffn_gate_inp_shexp", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "inp_gate", "proj", "nextn.eh_proj",
         "altup_router", "altup_predict_coef", "altup_correct_coef", "laurel_l", "laurel_r",
     )  # fmt: skip
+    yield from found.embedding_matrices
     if found.layer_input:
         yield LAYER_PROJECTION
     for index in range(found.altup.count - 1 if found.altup else 0):
