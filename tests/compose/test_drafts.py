@@ -22,7 +22,7 @@ from onward.completions.plan import ServedModel
 from onward.compose import compose, spare, worker
 from onward.compose.backend import start_engine
 from onward.compose.drafts import draft_of, draft_words, require_predictor, with_drafts
-from onward.compose.engine import EngineConfig
+from onward.compose.engine import EngineConfig, load_models
 from onward.engine import draft_budget
 from onward.engine_load import EngineLoad
 from onward.engines.cluster.config import parse_config
@@ -166,6 +166,17 @@ def test_law_2_answers_have_the_same_bytes_with_a_draft_model(model: str) -> Non
     assert drafted == plain
     assert before.draft_seconds == 0.0 < load.draft_seconds
     assert load.drafts.model_accepted > 0, "also where it is as slow as the model, it is tried"
+
+
+@pytest.mark.parametrize(("model", "draft", "is_said"), [("storyteller", "toy", False), ("toy", "storyteller", True)])
+def test_a_draft_model_that_reads_more_than_its_model_is_noted(model: str, draft: str, is_said: bool) -> None:
+    config = EngineConfig.create(replace(resolve(model), draft=resolve(draft)), Settings())
+    notes: list[str] = []
+    load_models(config, notes.append).close()
+    note = (
+        f"{draft} reads more bytes per token than {model}, so its drafts save no time: choose a smaller model of the "
+    )
+    assert [each for each in notes if "reads" in each] == [note + "same family for --draft."] * is_said
 
 
 @pytest.mark.slow

@@ -96,9 +96,8 @@ class ToyEngine(Engine):
         draft_model: ModelRunner | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """By default the clock ticks once per call, so every step takes as long as any other: drafts always pay, and
+        """By default the clock ticks once per step, so every step takes as long as any other: drafts always pay, and
         there are many, because the engine knows that they cost nothing."""
-        ticks = itertools.count()
         super().__init__(
             model,
             TOKENIZER,
@@ -107,7 +106,7 @@ class ToyEngine(Engine):
             share_prefixes=share,
             speculate=speculate,
             draft_model=draft_model,
-            clock=clock or (lambda: float(next(ticks))),
+            clock=clock or (lambda: float(model.steps)),
             load_tokenizer=lambda: TOKENIZER,
             in_disposable_process=in_disposable_process,
         )

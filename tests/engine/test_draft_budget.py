@@ -4,72 +4,38 @@ are right, they start soon. In virtual time."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 import pytest
+from benchmarks.draft_costs import (
+    WRONG,
+    Completions,
+    IsRight,
+    Machine,
+    ScriptedDraft,
+    ScriptedModel,
+    ScriptedPredictor,
+    never,
+    plain_times,
+    random_text,
+    right_in,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from onward.engine.draft_budget import MAX_LOSS_FRACTION, MAX_SAVED_STEPS, DraftBudget
 from onward.engine.drafter import MAX_DRAFT_TOKENS, Drafter, Proposal
-from onward.engine.events import Decoded
 from onward.engine.model import Hook, Row, nothing
 from onward.engine.pacing import StepCost
-from onward.runtimes.toy.model import ToyModel
+from onward.engine.step import Engine
 from tests.examples import examples
 
-from .harness import ToyEngine, make_engine, make_job
-
 LEAST_SPEED = 0.97
-WRONG = 200
-"""A token that no script has."""
 
-IsRight = Callable[[int], bool]
-"""Whether what is drafted for this place of a text is right."""
 Source = Literal["prediction", "lookup", "grammar", "model"]
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Seconds of a step beyond the first: `row` for each further row, `first` more for the first of them, and `change`
-    if it has another number of rows than the one before. `draft`: of a step of a draft model, and a tenth of it for
-    each further row there. `is_known`: the engine has measured them."""
-
-    row: float
-    change: float = 0.0
-    draft: float = 0.1
-    is_known: bool = True
-    first: float = 0.0
-
-    def seconds(self, num_rows: int, *, is_change: bool) -> float:
-        added = self.row * (num_rows - 1) + self.first * (num_rows > 1)
-        return 1.0 + added + self.change * is_change
-
-
-class Scripted(ToyModel):
-    """A toy whose text is given: greedily, the tokens of `script` follow a prompt of so many tokens. On a virtual
-    clock."""
-
-    def __init__(self, prompt_length: int, script: Sequence[int], machine: Machine) -> None:
-        super().__init__(context_length=4096)
-        self.shape = replace(self.shape, change_fraction=0.5 if machine.change else 0.0)
-        self.now, self._before = 0.0, 0
-        self._first, self._script, self._machine = prompt_length, script, machine
-
-    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
-        count, machine = sum(len(row.tokens) for row in rows), self._machine
-        self.now += machine.seconds(count, is_change=count != self._before)
-        self._before = count
-        logits = super().evaluate(rows, before_compute)
-        places = [row.start + len(row.tokens) - self._first for row in rows if row.outputs]
-        for index, place in enumerate(places):
-            if place < len(self._script):
-                logits[index, self._script[place]] += 1000.0
-        return logits
 
 
 class Claims(Drafter):
@@ -90,29 +56,6 @@ class Claims(Drafter):
         return Proposal(tokens, [0.999 - index / 1e6 for index in range(len(tokens))], self.source) if tokens else None
 
 
-class ClaimingModel(ToyModel):
-    """The same as a draft model. Knows the text from the engine that it drafts for."""
-
-    engine: ToyEngine
-
-    def __init__(self, script: Sequence[int], is_right: IsRight, target: Scripted, machine: Machine) -> None:
-        super().__init__(context_length=4096)
-        self._script, self._is_right, self._target, self._machine = script, is_right, target, machine
-        self._begin = self._num_drafted = 0
-
-    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
-        self._target.now += self._machine.draft * (1.0 + 0.1 * (sum(len(row.tokens) for row in rows) - 1))
-        [sequence] = self.engine.scheduler.running
-        begin = sequence.num_generated
-        self._num_drafted = self._num_drafted + 1 if begin == self._begin else 0
-        self._begin = begin
-        logits = super().evaluate(rows, before_compute)
-        place = begin + self._num_drafted
-        if len(logits) and place < len(self._script):
-            logits[0, self._script[place] if self._is_right(place) else WRONG] += 1000.0
-        return logits
-
-
 def times_of(
     machine: Machine,
     source: Source,
@@ -121,52 +64,29 @@ def times_of(
     is_right: IsRight,
     *,
     before: Sequence[tuple[int, float]] = (),
-) -> tuple[list[float], ToyEngine]:
+) -> tuple[list[float], Engine]:
     """When each token of a text came, and the engine after it. `before`: prompts, of so many tokens and seconds, that
     an engine has computed before whose costs are known."""
-    target = Scripted(len(prompt), script, machine)
-    draft = ClaimingModel(script, is_right, target, machine) if source == "model" else None
-    engine = make_engine(draft_model=draft, clock=lambda: target.now, model=target)
-    if draft is not None:
-        draft.engine = engine
-    if machine.is_known:
-        learn(engine._cost, machine)
-        for num_tokens, seconds in before:
-            engine._cost.observe(num_tokens, 0, seconds)
-    engine.add(make_job(prompt, max_tokens=len(script), ignore_end=True, temperature=0.0))
-    times: list[float] = []
-    while not engine.idle:
-        for event in engine.step():
-            if isinstance(event, Decoded):
-                times += [target.now] * len(event.tokens)
+    completions = Completions(machine, draft=ScriptedDraft if source == "model" else None)
+    engine = completions.engine
+    for num_tokens, seconds in before:
+        engine._cost.observe(num_tokens, 0, seconds)
+
+    def claim() -> None:
         for sequence in engine.scheduler.running:
             if source != "model" and not isinstance(sequence.drafter, Claims):
                 sequence.drafter = Claims(sequence.tokens, len(prompt), script, is_right)
                 sequence.drafter.source = source
+
+    times = completions.complete(prompt, script, is_right, claim)
     assert len(times) == len(script)
     return times, engine
 
 
-def learn(cost: StepCost, machine: Machine) -> None:
-    """Let an engine measure what steps cost."""
-    for rows in [*[1, 2, 4, 8, 16, 32] * 10, 1]:
-        for repeated in range(4):
-            cost.observe(0, rows, machine.seconds(rows, is_change=not repeated))
-
-
-def plain_times(times: Sequence[float], machine: Machine) -> list[float]:
-    """When they would have come without drafts: in steps of one row after that with the prompt."""
-    return [times[0] + (machine.change if place else 0.0) + place for place in range(len(times))]
-
-
-def random_text(length: int, seed: int = 1) -> list[int]:
-    rng = random.Random(seed)
-    return [rng.randrange(97, 123) for _ in range(length)]
-
-
-def require_bound(times: Sequence[float], machine: Machine) -> None:
+def require_bound(times: Sequence[float], machine: Machine, excess: float = 0.0) -> None:
+    """`excess`: seconds that do not count."""
     for place, (time, plain) in enumerate(zip(times, plain_times(times, machine), strict=True)):
-        assert plain >= LEAST_SPEED * time, f"{plain / time:.4f} times as fast after {place + 1} tokens"
+        assert plain >= LEAST_SPEED * (time - excess), f"{plain / time:.4f} times as fast after {place + 1} tokens"
 
 
 # --- never slower ------------------------------------------------------------------------------------------------
@@ -215,6 +135,145 @@ def test_at_no_token_of_any_text_drafts_have_cost_more_than_a_33rd_of_its_time(
     require_bound(times, machine)
 
 
+@settings(max_examples=examples(150))
+@given(
+    cost=st.floats(0.01, 5.0),
+    row=st.sampled_from([0.01, 0.05, 0.1, 0.25]),
+    is_known=st.booleans(),
+    fraction=st.sampled_from([0.0, 0.2, 0.5, 0.8, 0.95, 1.0]),
+    texts=st.lists(st.tuples(st.sampled_from([1, 20, 64, 300]), st.sampled_from([16, 32, 100, 400])), max_size=5),
+    is_predictor=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_whatever_a_draft_model_costs_and_however_often_it_is_right_it_holds_for_text_after_text(
+    cost: float,
+    row: float,
+    is_known: bool,
+    fraction: float,
+    texts: list[tuple[int, int]],
+    is_predictor: bool,
+    seed: int,
+) -> None:
+    """From the very first one of an engine on: what its steps cost was measured at load. So it is with a layer of the
+    model, which needs the whole prompt."""
+    machine = Machine(row, draft=cost, is_known=is_known)
+    completions = Completions(machine, draft=ScriptedPredictor if is_predictor else ScriptedDraft)
+    for number, (prompt_length, length) in enumerate(texts, seed):
+        is_right = right_in(fraction, length, number)
+        prompt, script = random_text(prompt_length, number + 10_000), random_text(length, number)
+        require_bound(completions.complete(prompt, script, is_right), machine)
+
+
+@settings(max_examples=examples(100))
+@given(
+    cost=st.floats(0.01, 0.5),
+    slow=st.floats(0.5, 5.0),
+    place=st.integers(0, 99),
+    length=st.sampled_from([16, 32, 100, 400]),
+    prompt_length=st.sampled_from([1, 20, 300]),
+    fraction=st.sampled_from([0.0, 0.8, 1.0]),
+    seed=st.integers(0, 1000),
+)
+def test_a_draft_model_that_becomes_slow_exceeds_the_bound_by_two_steps_of_its_own(
+    cost: float, slow: float, place: int, length: int, prompt_length: int, fraction: float, seed: int
+) -> None:
+    """The first one, and another one that shows that it was no accident; in all of its texts together."""
+    machine = Machine(0.05, draft=cost)
+    completions, draft = with_slow_draft(machine)
+    seconds = plain_seconds = 0.0
+    for number in range(seed, seed + 6):
+        is_right = right_in(fraction, length, number)
+        prompt, script = random_text(prompt_length, number + 10_000), random_text(length, number)
+
+        def slow_down(first: bool = number == seed + 1) -> None:
+            if first and all(each.num_generated > place % length for each in completions.engine.scheduler.running):
+                draft.become(slow)
+
+        times = completions.complete(prompt, script, is_right, slow_down)
+        require_bound(times, machine, draft.excess)
+        seconds, plain_seconds = seconds + times[-1], plain_seconds + plain_times(times, machine)[-1]
+    assert plain_seconds >= LEAST_SPEED * (seconds - draft.excess)
+
+
+class SlowDraft(ScriptedDraft):
+    """A draft model that becomes slow, and remembers how long its steps have taken since."""
+
+    def __init__(self, model: ScriptedModel, seconds: float) -> None:
+        super().__init__(model, seconds)
+        self._slow: list[float] | None = None
+
+    @property
+    def excess(self) -> float:
+        """Seconds of the two longest steps."""
+        return sum(sorted(self._slow or ())[-2:])
+
+    def become(self, seconds: float) -> None:
+        self.seconds, self._slow = max(seconds, self.seconds), self._slow or []
+
+    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        began = self._model.now
+        logits = super().evaluate(rows, before_compute)
+        if self._slow is not None:
+            self._slow.append(self._model.now - began)
+        return logits
+
+
+def with_slow_draft(machine: Machine) -> tuple[Completions, SlowDraft]:
+    completions = Completions(machine, draft=SlowDraft)
+    assert isinstance(completions.draft, SlowDraft)
+    return completions, completions.draft
+
+
+@settings(max_examples=examples(60))
+@given(
+    slow=st.floats(0.05, 3.0),
+    share=st.sampled_from([0.05, 0.3, 0.6]),
+    length=st.sampled_from([16, 32, 60]),
+    fraction=st.sampled_from([0.0, 0.6, 1.0]),
+    seed=st.integers(0, 1000),
+)
+def test_a_draft_model_of_which_nothing_can_be_known_exceeds_it_by_no_more(
+    slow: float, share: float, length: int, fraction: float, seed: int
+) -> None:
+    """Each of its steps may take as long as many others: not with each text anew."""
+    machine, rng = Machine(0.05, draft=0.01), random.Random(seed)
+    completions, draft = with_slow_draft(machine)
+    draft.become(0.01)
+    seconds = plain_seconds = 0.0
+
+    def vary() -> None:
+        draft.seconds = slow if rng.random() < share else 0.01
+
+    for number in range(seed, seed + 20):
+        is_right = right_in(fraction, length, number)
+        times = completions.complete(random_text(20, number + 10_000), random_text(length, number), is_right, vary)
+        seconds, plain_seconds = seconds + times[-1], plain_seconds + plain_times(times, machine)[-1]
+        assert plain_seconds >= LEAST_SPEED * (seconds - draft.excess)
+
+
+@pytest.mark.parametrize("search", [0.02, 0.2])
+@pytest.mark.parametrize("fraction", [None, 0.0, 0.9])
+def test_the_time_in_which_drafts_are_searched_for_counts(search: float, fraction: float | None) -> None:
+    """But for the first search, of which nothing is known. None: it finds nothing."""
+    machine = Machine(0.05)
+    completions = Completions(machine, draft=None)
+    script = random_text(600)
+
+    class Searching(Claims):
+        def follow(self) -> bool:
+            completions.model.now += search
+            return fraction is not None
+
+    def claim() -> None:
+        for sequence in completions.engine.scheduler.running:
+            if not isinstance(sequence.drafter, Searching):
+                sequence.drafter = Searching(sequence.tokens, 20, script, right_in(fraction or 0.0, 700))
+
+    times = completions.complete(random_text(20, 2), script, never, claim)
+    require_bound(times, machine, excess=search)
+    assert times[-1] > times[0] + 599 or fraction, "it is searched"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", MACHINES, ids=str)
 @pytest.mark.parametrize("source", SOURCES)
@@ -252,6 +311,21 @@ def test_drafts_that_are_never_right_are_tried_all_the_same(source: Source) -> N
 
 
 # --- and soon faster ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("length", "least"), [(128, 0.45), (256, 0.65), (1024, 0.85)])
+def test_a_good_draft_model_saves_nearly_what_it_can(length: int, least: float) -> None:
+    """Of the gain that drafts of the best length, always the same, would have from the first token on. By an engine
+    that has measured nothing before."""
+    cost, row, right = 0.1, 0.05, 0.8
+    ideal = max((1 - right ** (size + 1)) / (1 - right) / (1 + size * (cost + row)) for size in range(16))
+    completions = Completions(Machine(row, draft=cost, is_known=False))
+    seconds = 0.0
+    for number in range(4):
+        prompt, script = random_text(64, number + 10_000), random_text(length, number)
+        times = completions.complete(prompt, script, right_in(right, length, number))
+        seconds += times[-1] - times[0]
+    assert 4 * (length - 1) / seconds - 1 >= least * (ideal - 1)
 
 
 @pytest.mark.parametrize(
@@ -302,6 +376,12 @@ def test_a_budget_is_a_share_of_the_time_and_what_drafts_have_saved_up_to_some_s
     assert budget.seconds == MAX_SAVED_STEPS + 1000.0 * MAX_LOSS_FRACTION, "nothing that is there is lost"
 
 
+def test_a_step_that_yields_nothing_costs_its_drafts() -> None:
+    budget = DraftBudget()
+    budget.decoded(0, 1.0, 0.5)
+    assert budget.seconds == -0.5
+
+
 def test_one_slow_step_with_a_draft_does_not_end_drafts_for_good() -> None:
     """Also if it is the first one, with which nothing can be compared."""
     cost = StepCost()
@@ -312,9 +392,3 @@ def test_one_slow_step_with_a_draft_does_not_end_drafts_for_good() -> None:
     for _ in range(100):
         cost.observe(0, 1, 1.0)
     assert cost.most_row < 0.4
-
-
-def test_a_step_that_yields_nothing_costs_its_drafts() -> None:
-    budget = DraftBudget()
-    budget.decoded(0, 1.0, 0.5)
-    assert budget.seconds == -0.5

@@ -329,7 +329,7 @@ def test_steps_with_drafts_have_few_different_numbers_of_rows() -> None:
 
 def test_after_a_step_that_prefilled_nothing_is_drafted() -> None:
     cost = observed_cost(0.020, 0.0015)
-    speculation = Speculation(ToyModel().shape, cost)
+    speculation = Speculation(ToyModel().shape, cost, lambda: 0.0)
     assert speculation.choose(predicted_sequences(2))
     cost.observe(64, 2, 0.2)
     assert speculation.choose(predicted_sequences(2)) == {}
@@ -465,7 +465,7 @@ def test_where_nothing_is_drafted_most_steps_skip_the_search_until_a_prediction_
 
     sequence = predicted_sequences(1)[0]
     sequence.drafter = Counting(sequence.tokens, sequence.prompt_length, ())
-    speculation = Speculation(ToyModel().shape, observed_cost(0.020, 0.0001, last=1))
+    speculation = Speculation(ToyModel().shape, observed_cost(0.020, 0.0001, last=1), lambda: 0.0)
     while len(steps) < 200:
         steps.append(speculation.choose([sequence]))
     assert not any(steps)

@@ -194,6 +194,11 @@ def _load_draft(config: EngineConfig, model: LoadedModel, progress: Progress) ->
             )
         return LoadedModel(model.predictor, model.fingerprint)
     progress(f"Loading {draft.model_id}, which drafts for {config.model_id}")
+    if draft.files().bytes_per_token() > config.files().bytes_per_token():
+        progress(
+            f"{draft.model_id} reads more bytes per token than {config.model_id}, so its drafts save no time: choose a "
+            "smaller model of the same family for --draft."
+        )
     options = RuntimeOptions(
         threads=config.options.threads,
         cache_dir=config.options.cache_dir,

@@ -6,16 +6,17 @@ agree more often than if it drafted what it considers most likely.
 
 Each drafted token costs a step of the draft model, so a draft is as long as is expected to pay, and what drafts take
 and yield is counted: where they do not pay, they end until an occasional one does. Whatever is expected of it, all that
-the draft model does for a sequence has to fit into its budget (`draft_budget`); so of a long prompt it gets the end, as
-much as is affordable. Drafts never change a token: `step` accepts only what the sampler samples.
+the draft model does for a sequence has to fit into its budget (`draft_budget`), by what its steps cost (`draft_cost`);
+so of a long prompt it gets the end, as much as is affordable. Drafts never change a token: `step` accepts only what the
+sampler samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as ReadOnly
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 from typing import cast
 
 import numpy as np
@@ -23,84 +24,24 @@ from numpy.typing import NDArray
 
 from onward.engine.draft_budget import MAX_STAKE_FRACTION
 from onward.engine.draft_cache import DraftCache
+from onward.engine.draft_cost import DraftCost
+from onward.engine.draft_worth import Agreement, Balance
 from onward.engine.drafter import Draft
-from onward.engine.model import Hook, ModelRunner, Predictor, RecurrentModel, Row
-from onward.engine.pacing import MAX_OUTLIER_RATIO, StepCost
+from onward.engine.model import Hook, ModelRunner, Predictor, RecurrentModel, Row, nothing
+from onward.engine.pacing import StepCost
 from onward.engine.sequence import Sequence
 from onward.sampling.sampler import Sampler
 
 MAX_MODEL_DRAFT_TOKENS = 15
 """Maximum tokens of one draft."""
 MIN_CHUNK_TOKENS = 2 * (MAX_MODEL_DRAFT_TOKENS + 1)
-"""Fewest tokens to evaluate at once of those that the cache lacks: more than a draft has, so that their time shows what
-a token costs, and enough to say something about the next one."""
-TRIAL_TOKENS = 2
-"""The same at the very first time: before it was measured, a draft model is taken to be as slow as the model. One that
-is 1.5 times as slow, which nobody wants, may exceed the budget then."""
+"""Fewest tokens to evaluate at once of those that the cache lacks: more than a draft has, and enough to say something
+about the next one. As many are measured at load."""
 PROBE_INTERVAL_TOKENS, MAX_PROBE_INTERVAL_TOKENS = 50, 200
-"""Where drafts do not pay, one is tried after so many tokens: twice as many after each one that changed nothing."""
-_LEVELS = (-1.05, -0.43, -0.105)
-"""Bounds of the draft model's log-probability of a token (35, 65 and 90 %), between which it is right about equally
-often."""
-_PRIOR_AGREEMENT = (0.25, 0.5, 0.75, 0.95)
-_AGREEMENT_WEIGHT = 0.05
-_COST_WEIGHT = 0.2
-"""Weights of the newest token and round in the moving averages."""
-_LEAST_SECONDS = 1e-9
-"""Of a token of a sequence that the cache does not have."""
+"""Where drafts do not pay, one is tried after so many tokens: twice as many after each one that changed nothing, and
+without a maximum where the draft model is too slow, whatever the text is."""
 _STATE, _STATE_OF_DRAFTS = 0, 1
 """Those of a draft model whose sequences have some."""
-
-
-class Agreement:
-    """How often the model samples what was drafted, by how likely the draft model considers a token."""
-
-    def __init__(self) -> None:
-        self.mean = 0.7
-        """Of all tokens."""
-        self._by_level = list(_PRIOR_AGREEMENT)
-
-    def level(self, logprob: float) -> int:
-        """Return which level a log-probability is in."""
-        return sum(logprob >= bound for bound in _LEVELS)
-
-    def expected(self, level: int) -> float:
-        """Return the probability that a token of a level is accepted if those before it are."""
-        return self._by_level[level]
-
-    def learn(self, levels: list[int], num_accepted: int) -> None:
-        """Learn from the levels of an evaluated draft: of those after the first rejected token nothing is known."""
-        for index, level in enumerate(levels[: num_accepted + 1]):
-            outcome = float(index < num_accepted)
-            self.mean += _AGREEMENT_WEIGHT * (outcome - self.mean)
-            self._by_level[level] += _AGREEMENT_WEIGHT * (outcome - self._by_level[level])
-
-
-class Balance:
-    """What drafts take and yield lately, in units of the time of a step without one."""
-
-    def __init__(self) -> None:
-        self._tokens, self._steps = 2.0, 1.5
-        """Of a step with a draft: moving averages."""
-
-    @property
-    def saved(self) -> float:
-        """How many steps a draft saves."""
-        return self._tokens - self._steps
-
-    @property
-    def pace(self) -> float:
-        """How many steps' time a token takes with drafts."""
-        return self._steps / self._tokens
-
-    @property
-    def pays(self) -> bool:
-        return self.saved > 0.0
-
-    def round(self, num_tokens: int, steps: float) -> None:
-        """A step with a draft has yielded so many tokens, and took as long as so many steps without one."""
-        self._tokens += _COST_WEIGHT * (num_tokens - self._tokens)
-        self._steps += _COST_WEIGHT * (steps - self._steps)
 
 
 @dataclass(slots=True)
@@ -137,26 +78,44 @@ class DraftModel:
         self._blocks = list(range(model.blocks))
         self._max_tokens = min(model.context_length, model.blocks * model.shape.block_tokens)
         self._padded = np.full((1, vocab_size), -np.inf, np.float32)
-        self._is_measured = False
-        """Whether the model has computed anything."""
-        self._token_seconds = self._missing_seconds = 0.0
-        """Seconds to draft a token, and per token of a sequence that the cache does not have, 0 before it was measured:
-        moving averages."""
         self._num_since_round = 0
         self._probe_interval = PROBE_INTERVAL_TOKENS
         self._round: _Round | None = None
-        self._round_seconds = 0.0
+        self._round_seconds = self._missing_seconds = 0.0
+        """Of a round: all of it, and what was spent on tokens of the text that other rounds do not have to evaluate."""
+        self._costs = DraftCost()
+
+    def measure(self) -> None:
+        """Measure what its steps cost. Before the first draft; slow, because it may have to read the weights."""
+        num_tokens = min(MIN_CHUNK_TOKENS, (self._max_tokens - 1) // 2)
+        if num_tokens < 2:
+            return
+        tokens = [self._model.vocab_size * index // (2 * num_tokens + 1) for index in range(2 * num_tokens + 1)]
+        end = 0
+
+        def seconds_of(num_prompt_tokens: int, num_rows: int) -> float:
+            """Of a step after those before it, or from the beginning on if it is of a prompt."""
+            nonlocal end
+            begin = 0 if num_prompt_tokens else end
+            end = begin + num_prompt_tokens + num_rows
+            rows = _rows(-1, tokens[begin:end], num_prompt_tokens, begin, self._blocks, is_whole=True)
+            began = self._clock()
+            self._compute(rows, nothing)
+            return self._clock() - began
+
+        with suppress(MemoryError):  # else nothing is drafted
+            self._costs = DraftCost.measured(seconds_of, num_tokens)
 
     def draft(self, sequence: Sequence, before_compute: Hook) -> Draft | None:
         """Return a draft for the sequence, the only one of the next step, which must have decoded before; None if none
         pays, or is affordable, or while its tokens are being evaluated: at most about a step's time at once.
         `before_compute`: see ModelRunner.evaluate."""
         self._num_since_round += 1
-        if not sequence.draft_room or sequence.constraint is not None:
+        if not self._cost.is_plain_known or not sequence.draft_room or sequence.constraint is not None:
             return None
-        if not self.balance.pays and self._num_since_round < self._probe_interval:
+        if not self._pays and self._num_since_round < self._probe_interval:
             return None
-        began = self._clock()
+        began, self._missing_seconds = self._clock(), 0.0
         try:
             draft = self._draft(sequence, began + self._available(sequence), before_compute)
         except MemoryError:
@@ -164,7 +123,7 @@ class DraftModel:
             self._cached.evaluation_failed()
         seconds = self._clock() - began
         self.seconds += seconds
-        self._round_seconds = seconds
+        self._round_seconds = seconds - self._missing_seconds
         return draft
 
     def accepted(self, num_accepted: int, num_rejected: int) -> None:
@@ -175,21 +134,34 @@ class DraftModel:
 
     def observe(self, seconds: float) -> None:
         """A step has ended, and took so long without the time for its draft."""
+        self._costs.recover()
         ended, self._round = self._round, None
         if ended is None:
             return
         self._num_since_round = 0
         self._agreement.learn(ended.levels, ended.num_accepted)
-        was_probe = not self.balance.pays
+        was_probe = not self._pays
         self.balance.round(1 + ended.num_accepted, (seconds + self._round_seconds) / self._cost.plain(1))
-        if self.balance.pays:
+        if self._pays:
             self._probe_interval = PROBE_INTERVAL_TOKENS
         elif was_probe:
-            self._probe_interval = min(2 * self._probe_interval, MAX_PROBE_INTERVAL_TOKENS)
+            self._probe_interval *= 2
+            if self._can_pay:
+                self._probe_interval = min(self._probe_interval, MAX_PROBE_INTERVAL_TOKENS)
 
     def close(self) -> None:
         """Free the model's memory. No call follows."""
         self._model.close()
+
+    @property
+    def _pays(self) -> bool:
+        """Whether drafts have paid lately, and can."""
+        return self.balance.pays and self._can_pay
+
+    @property
+    def _can_pay(self) -> bool:
+        """Whether a drafted token that is accepted saves anything: no more than a step."""
+        return self._costs.token + self._cost.row < self._cost.plain(1)
 
     def _available(self, sequence: Sequence) -> float:
         """Return how many seconds drafting may take, and add to the step."""
@@ -224,9 +196,9 @@ class DraftModel:
             levels.append(level)
             if len(tokens) == room or sampled.token in job.end_tokens or sampled.token >= self._model.vocab_size:
                 break
-            if probability * self._agreement.mean * saved_seconds <= row + self._token_seconds:
+            if probability * self._agreement.mean * saved_seconds <= row + self._costs.token:
                 break
-            if cost.most_added(len(tokens) + 1) + self._token_seconds > stake_until - self._clock():
+            if cost.most_added(len(tokens) + 1) + self._costs.most_token > stake_until - self._clock():
                 break
             sampler = sampler.after((sampled.token,))
             logits = self._evaluate_next(sequence, sampled.token)
@@ -237,27 +209,24 @@ class DraftModel:
         """Return the logits after the newest token. None if that does not fit into the time `until`, with a drafted
         token and its row, or part of the tokens before it is left for later steps, or the draft model does not have one
         of them."""
-        cached, cost, step = self._cached, self._cost, self._cost.plain(1)
+        cached, costs, step = self._cached, self._costs, self._cost.plain(1)
         cached.keep_common(sequence)
-        seconds = until - self._clock()
-        if not self._is_measured:
-            if seconds >= step:
-                self._evaluate_missing(sequence, TRIAL_TOKENS, before_compute)
-            return None
-        by_speed = min(cost.prefill_token / step, 1.0) * min(self._token_seconds, step)
-        missing_seconds = self._missing_seconds or max(by_speed, _LEAST_SECONDS)
         num_missing = len(sequence.tokens) - cached.end
-        seconds -= self._token_seconds + cost.most_added(1)
-        if self.balance.pays and num_missing > MAX_MODEL_DRAFT_TOKENS:  # at most a quarter of what drafts may save
+        num_rows = len(sequence.tokens) - max(cached.end, sequence.prompt_length)
+        num_prompt = num_missing - num_rows
+        seconds = until - self._clock() - self._cost.most_added(1)
+        if self._pays and num_missing > MAX_MODEL_DRAFT_TOKENS:  # at most a quarter of what drafts may save
             seconds = min(seconds, (1.0 - self.balance.pace) * sequence.draft_room / 4 * step)
-        affordable = int(seconds / missing_seconds)
+        may_begin = self._may_begin_anywhere and not cached.is_partial
+        affordable = costs.affordable(seconds, num_prompt, num_rows, from_end=may_begin)
         if min(num_missing, MIN_CHUNK_TOKENS) > affordable:
             return None
-        if num_missing > affordable and not cached.is_partial and self._may_begin_anywhere:
+        if num_missing > affordable and may_begin:
             cached.begin_at(len(sequence.tokens) - affordable)
         if len(sequence.tokens) - cached.begin >= self._max_tokens:
             return None
-        of_a_step = max(int(step / missing_seconds), self._model.shape.tile_tokens, MIN_CHUNK_TOKENS)
+        num_prompt = max(0, sequence.prompt_length - cached.end)
+        of_a_step = max(costs.affordable(step, num_prompt, num_rows), self._model.shape.tile_tokens, MIN_CHUNK_TOKENS)
         most = min(of_a_step, affordable, self._model.shape.max_prefill_tokens)
         logits = self._evaluate_missing(sequence, most, before_compute)
         cached.is_partial = logits is None
@@ -284,21 +253,14 @@ class DraftModel:
             return None
         is_whole = end == len(sequence.tokens)
         num_prompt = max(0, min(end, prompt_length) - begin)
-        blocks, first = self._blocks_of(sequence), begin - cached.begin
-        rows = [Row(sequence.id, tokens[:num_prompt], first, blocks, 0)] if num_prompt else []
-        rows += [
-            Row(sequence.id, (token,), position, blocks, int(is_whole and index == len(tokens) - 1))
-            for index, (token, position) in enumerate(zip(tokens, count(first)))
-            if index >= num_prompt
-        ]
+        blocks = self._blocks_of(sequence)
+        rows = _rows(sequence.id, tokens, num_prompt, begin - cached.begin, blocks, is_whole=is_whole)
         began = self._clock()
-        logits = self._model.evaluate(rows, before_compute)
+        logits = self._compute(rows, before_compute)
         seconds = self._clock() - began
-        if not self._is_measured:
-            self._token_seconds = min(seconds, self._cost.plain(1))
-            self._is_measured = True
-        if len(tokens) > MAX_MODEL_DRAFT_TOKENS:  # a few tokens take nearly as long as one
-            self._missing_seconds = _averaged(self._missing_seconds, seconds / len(tokens))
+        self._costs.observe(num_prompt, len(tokens) - num_prompt, seconds)
+        if len(tokens) > MAX_MODEL_DRAFT_TOKENS:
+            self._missing_seconds = max(0.0, seconds - self._costs.token)
         cached.tokens += tokens
         cached.num_compared = len(cached.tokens)
         return self._widened(logits) if is_whole else None
@@ -307,8 +269,12 @@ class DraftModel:
         """Return the logits after a drafted token."""
         began = self._clock()
         logits = self._extend(sequence, token)
-        self._token_seconds = _averaged(self._token_seconds, self._clock() - began)
+        self._costs.observe(0, 1, self._clock() - began)
         return self._widened(logits)
+
+    def _compute(self, rows: ReadOnly[Row], before_compute: Hook) -> NDArray[np.float32]:
+        """Return the logits of rows of a text."""
+        return self._model.evaluate(rows, before_compute)
 
     def _blocks_of(self, sequence: Sequence) -> ReadOnly[int]:
         """Return the block table of rows of a sequence."""
@@ -362,11 +328,9 @@ class RecurrentDrafts(DraftModel):
         self._num_drafted = 0
         """Tokens that the copy has taken in after those of the text."""
 
-    def _evaluate_missing(
-        self, sequence: Sequence, max_tokens: int, before_compute: Hook
-    ) -> NDArray[np.float32] | None:
-        logits = super()._evaluate_missing(sequence, max_tokens, before_compute)
-        if logits is not None:
+    def _compute(self, rows: ReadOnly[Row], before_compute: Hook) -> NDArray[np.float32]:
+        logits = super()._compute(rows, before_compute)
+        if rows[-1].outputs:
             self._recurrent.copy_state(_STATE, _STATE_OF_DRAFTS)
             self._num_drafted = 0
         return logits
@@ -380,16 +344,26 @@ class RecurrentDrafts(DraftModel):
 def drafting_with(
     model: ModelRunner, vocab_size: int, sampler: Sampler, cost: StepCost, clock: Callable[[], float]
 ) -> DraftModel:
-    """Return what drafts with a model of its own, or with a `Predictor`. `cost`: of the steps of the model."""
+    """Return what drafts with a model of its own, or with a `Predictor`, which is measured. `cost`: of the steps of the
+    model."""
+    drafting: DraftModel
     if isinstance(model, Predictor):
-        return PredictorDrafts(model, vocab_size, sampler, cost, clock)
-    if model.shape.states:
-        return RecurrentDrafts(cast(RecurrentModel, model), vocab_size, sampler, cost, clock)
-    return DraftModel(model, vocab_size, sampler, cost, clock)
+        drafting = PredictorDrafts(model, vocab_size, sampler, cost, clock)
+    elif model.shape.states:
+        drafting = RecurrentDrafts(cast(RecurrentModel, model), vocab_size, sampler, cost, clock)
+    else:
+        drafting = DraftModel(model, vocab_size, sampler, cost, clock)
+    drafting.measure()
+    return drafting
 
 
-def _averaged(average: float, newest: float) -> float:
-    """Return the moving average with the newest value, of which outliers are limited; 0: there is none yet."""
-    if not average:
-        return newest
-    return average + _COST_WEIGHT * (min(newest, MAX_OUTLIER_RATIO * average) - average)
+def _rows(
+    sequence: int, tokens: ReadOnly[int], num_prompt: int, start: int, blocks: ReadOnly[int], *, is_whole: bool
+) -> list[Row]:
+    """Return the rows of tokens at positions from `start` on: one of the first `num_prompt`, and one of each other.
+    `is_whole`: the logits after the last one are wanted."""
+    rows = [Row(sequence, tokens[:num_prompt], start, blocks, 0)] if num_prompt else []
+    for index in range(num_prompt, len(tokens)):
+        rows.append(Row(sequence, (tokens[index],), start + index, blocks, 0))
+    rows[-1].outputs = int(is_whole)
+    return rows

@@ -90,6 +90,8 @@ class StepCost:
         """Moving averages over decode-only steps."""
         self._single = 0.0
         """Moving average of the steps of one row that follow another one; 0 before the first step of one row."""
+        self._first_single: float | None = None
+        """How long the first one took; None before it, and after the second."""
         self._prior_change_fraction = prior_change_fraction
         self._change: float | None = None
         self._doubt = 1.0
@@ -107,6 +109,11 @@ class StepCost:
     def is_decode_known(self) -> bool:
         """Whether a decode-only step has been observed."""
         return self._decode_only_seconds > 0.0
+
+    @property
+    def is_plain_known(self) -> bool:
+        """Whether more than one step of one row has been observed."""
+        return self._single > 0.0 and self._first_single is None
 
     @property
     def row(self) -> float:
@@ -193,12 +200,16 @@ class StepCost:
         """Update the average over steps of one row, unless the number of rows has changed. Outliers are limited.
 
         The first one may follow prompt tokens: if all others had drafts, what a step takes without any would be guessed
-        from theirs.
+        from theirs. What is an outlier is not known of it: it is limited by what prompt tokens took, until there is
+        another one.
         """
         if num_rows != 1 or (rows_before != 1 if self._single else rows_before > 1):
             return
         if not self._single:
-            self._single = min(seconds, self.decode_only(1) * MAX_OUTLIER_RATIO)
+            self._single, self._first_single = min(seconds, self.decode_only(1) * MAX_OUTLIER_RATIO), seconds
+            return
+        if self._first_single is not None:
+            self._single, self._first_single = min(seconds, self._first_single), None
             return
         seconds = min(max(seconds, self._single / MAX_OUTLIER_RATIO), self._single * MAX_OUTLIER_RATIO)
         self._single += CHANGE_EWMA_WEIGHT * (seconds - self._single)

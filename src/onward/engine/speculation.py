@@ -10,7 +10,7 @@ rows, and change them only where that pays. And no sequence has a longer draft t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as ReadOnly
 from itertools import accumulate
 
@@ -18,7 +18,7 @@ from onward.engine.draft_budget import MAX_STAKE_FRACTION
 from onward.engine.draft_model import DraftModel
 from onward.engine.drafter import Draft, Proposal
 from onward.engine.model import Hook, StepShape, nothing
-from onward.engine.pacing import MAX_OUTLIER_RATIO, StepCost
+from onward.engine.pacing import MAX_OUTLIER_RATIO, RECOVERY_WEIGHT, StepCost
 from onward.engine.sequence import Sequence
 
 STEP_SIZES = (2, 4, 8, 16, 32, 48, 64, 128)
@@ -33,12 +33,18 @@ class Speculation:
     """Chooses the drafts of each step, keeps the sequences' budgets, and searches less often while there are no drafts,
     because the search takes time. Owns the draft model, if there is one. Engine thread only."""
 
-    def __init__(self, shape: StepShape, cost: StepCost, draft_model: DraftModel | None = None) -> None:
-        self._max_tokens, self._cost = shape.max_draft_tokens, cost
+    def __init__(
+        self, shape: StepShape, cost: StepCost, clock: Callable[[], float], draft_model: DraftModel | None = None
+    ) -> None:
+        """`clock` returns seconds."""
+        self._max_tokens, self._cost, self._clock = shape.max_draft_tokens, cost, clock
         self._draft_model = draft_model
         self._num_fruitless = self._num_to_skip = 0
         self._before_compute: Hook = nothing
-        self._seconds_before = 0.0
+        self._seconds_before = self._searching = 0.0
+        """What the draft model had computed before this step, and how long drafts were searched for in it."""
+        self._expected_search = 0.0
+        """How long the last search took, less with each step without one: another process may have delayed it."""
         self._decoding: list[tuple[Sequence, int]] = []
         """The sequences of this step, if it only decodes, and how many tokens each has generated before."""
         self._drafted: Counter[int] = Counter()
@@ -54,14 +60,14 @@ class Speculation:
     def begin_step(self, before_compute: Hook) -> None:
         """A step begins; `before_compute` is for a draft that a model computes."""
         self._before_compute = before_compute
-        self._seconds_before = self.seconds
+        self._seconds_before, self._searching = self.seconds, 0.0
         self._drafted_before, self._drafted, self._decoding = self._drafted, Counter(), []
 
     def end_step(self, seconds: float, num_rows: int, prefilled: Mapping[Sequence, int]) -> float:
         """A step of so many rows, which has computed so many tokens of prompts, has ended. Returns how many of its
         seconds were not for drafting."""
         drafting = self.seconds - self._seconds_before
-        seconds -= drafting
+        seconds -= drafting + self._searching
         if prefilled:
             self._account_prefill(seconds, num_rows - len(prefilled), prefilled)
         elif self._decoding:
@@ -112,10 +118,13 @@ class Speculation:
         if self._num_to_skip and not any(sequence.constraint for sequence in decoding):
             self._num_to_skip -= 1
             return {}
-        affordable = affordable_tokens(decoding, self._cost)
+        self._expected_search *= 1.0 - RECOVERY_WEIGHT
+        affordable = affordable_tokens(decoding, self._cost, self._expected_search)
         if not affordable:
             return {}
+        began = self._clock()
         drafts = choose_drafts(decoding, affordable, self._cost, self._max_tokens)
+        self._searching = self._expected_search = self._clock() - began
         self._num_fruitless = 0 if drafts else self._num_fruitless + 1
         self._num_to_skip = min(max(0, self._num_fruitless - MAX_FRUITLESS_STEPS + 1), MAX_SKIPPED_STEPS)
         return drafts
@@ -131,10 +140,11 @@ class Speculation:
             sequence.draft_budget.prefilled(num_tokens * per_token)
 
     def _account(self, seconds: float, drafting: float, num_rows: int) -> None:
-        """Count a decode-only step of so many seconds, besides those for drafting, in the budgets of its sequences.
+        """Count a decode-only step of so many seconds, besides those for drafting and for searching drafts, in the
+        budgets of its sequences.
 
         Those with drafts have added what it took longer than without, by their rows; and to the step after it, that it
-        has another number of rows again.
+        has another number of rows again. All of them have searched.
         """
         cost, num_decoding, by = self._cost, len(self._decoding), self._drafted
         plain, added = cost.plain(max(num_decoding, num_rows - by.total())), 0.0
@@ -145,15 +155,19 @@ class Speculation:
             added, by = cost.change, self._drafted_before
         per_token = added / max(1, by.total())
         for sequence, num_before in self._decoding:
-            own = per_token * by[sequence.id] + (drafting if num_decoding == 1 else 0.0)
-            sequence.draft_budget.decoded(sequence.num_generated - num_before, plain / num_decoding, own)
+            own = (
+                per_token * by[sequence.id] + self._searching / num_decoding + (drafting if num_decoding == 1 else 0.0)
+            )
+            num_tokens = sequence.num_generated - num_before
+            sequence.draft_budget.decoded(num_tokens, plain / num_decoding, own)
 
 
-def affordable_tokens(decoding: ReadOnly[Sequence], cost: StepCost) -> dict[int, int]:
+def affordable_tokens(decoding: ReadOnly[Sequence], cost: StepCost, search: float = 0.0) -> dict[int, int]:
     """Return how many tokens to draft at most for the next step, of which `decoding` are all sequences, by sequence id:
-    only those sequences that can afford that one is rejected."""
+    only those sequences that can afford that one is rejected, and a search of so many seconds for all of them."""
     num_decoding, row = len(decoding), cost.most_row
-    share, least = cost.plain(num_decoding) / num_decoding, cost.round_trip(num_decoding) + cost.most_added(1)
+    share = cost.plain(num_decoding) / num_decoding
+    least = cost.round_trip(num_decoding) + cost.most_added(1) + search / num_decoding
     found = {each.id: 1.0 + (each.draft_budget.available(share) - least) / row for each in decoding}
     return {sequence: max(1, int(MAX_STAKE_FRACTION * most)) for sequence, most in found.items() if most >= 1.0}
 

@@ -68,7 +68,7 @@ class Engine:
         self.cache = KVCache(model.blocks, model.shape, share_prefixes=share_prefixes, copy_state=state_copier(model))
         self._cost = cost = StepCost(model.shape.change_fraction)
         drafting = None if draft_model is None else drafting_with(draft_model, model.vocab_size, sampler, cost, clock)
-        self._speculation = Speculation(model.shape, cost, drafting) if speculate else None
+        self._speculation = Speculation(model.shape, cost, clock, drafting) if speculate else None
         self.scheduler = Scheduler(self.cache, max_rows, self._speculation.choose if self._speculation else None)
         self.constraints = Constraints(
             model.vocab_size, vocabulary, load_tokenizer, in_disposable_process=in_disposable_process

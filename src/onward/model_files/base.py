@@ -59,6 +59,13 @@ class ModelFiles(ABC):
         tokens, `kind` (the architecture).
         """
 
+    def bytes_per_token(self) -> int:
+        """Return about how many bytes of the files are read to compute a token: all, but of a mixture of experts only
+        the share of the parameters that a token uses. Of a model without problems."""
+        size, facts = sum(path.stat().st_size for path in self.paths()), self.facts()
+        total, active = facts.get("parameters"), facts.get("active_parameters")
+        return size * active // total if isinstance(total, int) and isinstance(active, int) and total else size
+
     def listed_files(self) -> list[str]:
         """Return the names of the files that the model's own list of files names; empty where there is no list. They
         are downloaded in addition to those of `patterns`."""

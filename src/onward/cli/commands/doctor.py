@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MIN_FREE_MEMORY_BYTES = 1_000_000_000
 MIN_FREE_DISK_BYTES = 1_000_000_000
 MAX_DRAFT_SHARE = 0.5
-"""A draft model larger than this fraction of its model's size seldom saves time."""
+"""A draft model that reads more than this fraction of its model's bytes per token seldom saves time."""
 LOW_DISK_ADVICE = "Larger models will not fit."
 _INSTRUCTIONS = (
     ("avx512_vnni", "AVX-512 with VNNI: fast int8"),
@@ -217,8 +217,9 @@ def _drafts(settings: Settings) -> Iterator[Finding]:
         except (OnwardError, OSError) as problem:
             yield _unusable(word, problem)
             continue
-        shares = draft.size_bytes / max(1, found.size_bytes)
-        words_of_size = f"{bytes_in_words(draft.size_bytes)}, {shares:.0%} of {found.id}"
+        read = draft.files.bytes_per_token()
+        shares = read / max(1, found.files.bytes_per_token())
+        words_of_size = f"reads {bytes_in_words(read)} per token, {shares:.0%} of {found.id}"
         advice = "" if shares <= MAX_DRAFT_SHARE else "Drafts save time where the model that drafts is much smaller."
         yield Finding(word, "note" if advice else "good", f"drafts for {name}: {words_of_size}", advice)
 
