@@ -34,7 +34,7 @@ def gauge(server: Process, name: str) -> float:
 
 
 def test_the_ready_line_names_address_and_models(server: Process) -> None:
-    named = f"Onward is ready at {server.url}/v1 (model: storyteller)."
+    named = f"Onward is ready at {server.url}/v1 (model: fake-model:1)."
     assert server.ready_line == f"{named}\n"
     assert httpx2.get(f"{server.url}/health", timeout=PATIENCE_SECONDS).json()["status"] == "ready"
 

@@ -229,6 +229,12 @@ def test_the_ready_line_has_a_url_that_works_on_this_machine(host: str, place: s
         assert line == f"Onward is ready at {where} (models: a, b).\nWrite at {page}; Ctrl-C stops it."
 
 
+def test_a_server_of_the_built_in_model_names_a_real_one_but_not_of_a_cluster() -> None:
+    with bind("127.0.0.1", 0) as listener:
+        assert "serve smollm2" in ready_line(["storyteller"], settings(), listener)
+        assert "serve smollm2" not in ready_line(["storyteller"], settings(cluster="auto"), listener)
+
+
 @pytest.mark.slow
 def test_without_a_terminal_sighup_ends_no_server_that_starts_or_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

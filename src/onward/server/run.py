@@ -42,7 +42,7 @@ from onward.server.process import (
     set_harmless_signals,
     wait_for_dead_engine,
 )
-from onward.settings import Settings, served_names
+from onward.settings import Settings
 from onward.tracing import Tracer
 
 if TYPE_CHECKING:
@@ -212,9 +212,7 @@ class Service:
             await _wait_until_started(self._server, serving)
             if self._predecessor is not None:
                 await self._predecessor.replace()
-            # The settings do not know the models of a cluster.
-            names = list(self._backend.health().models) if self._settings.cluster else served_names(self._settings)
-            print_or_log(ready_line(names, self._settings, self._listener))
+            print_or_log(ready_line(list(self._backend.health().models), self._settings, self._listener))
             notify(READY)
             working = None if self._app.batches is None else asyncio.create_task(self._app.batches.run())
             await self._serve_until(serving, self._handover.wait_for_successor())
@@ -389,4 +387,4 @@ def ready_line(names: Sequence[str], settings: Settings, listener: socket.socket
     noun, place = "model" if len(names) == 1 else "models", f"http://{host}:{port}"
     listed = one_line(", ".join(names))
     line = f"Onward is ready at {place}/v1{elsewhere} ({noun}: {listed}).\nWrite at {place}; Ctrl-C stops it."
-    return f"{line}\n{real_model_hint()}" if list(names) == list(BUILT_IN) else line
+    return f"{line}\n{real_model_hint()}" if list(names) == list(BUILT_IN) and not settings.cluster else line

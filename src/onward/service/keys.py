@@ -10,6 +10,7 @@ import socket
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select, tuple_, update
@@ -84,8 +85,22 @@ def change_key(connection: Connection, name: str, changes: dict[str, Any], now_m
         values["logs_requests"] = int(values["logs_requests"])
     if values:
         connection.execute(update(KEYS).where(KEYS.c.id == found.grant.id).values(**values))
-    shown = ", ".join(f"{column}={value}" for column, value in values.items())
-    _changed(connection, "set", found.grant.id, shown, now_ms)
+    _changed(connection, "set", found.grant.id, ", ".join(map(_shown, values, values.values())), now_ms)
+
+
+def _shown(column: str, value: Any) -> str:
+    """Return what a column was set to, as the flags of `onward key set` spell it."""
+    if value is None:
+        value = "any"
+    elif column.endswith("_ms"):
+        value = _utc_time(value)
+    elif column.startswith("cost_"):
+        value = value / 1_000_000
+    return f"{column.removesuffix('_ms')}={value}"
+
+
+def _utc_time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def rotate_key(connection: Connection, name: str, secret: str, overlap_ms: int, now_ms: int) -> None:
@@ -99,7 +114,7 @@ def rotate_key(connection: Connection, name: str, secret: str, overlap_ms: int, 
     sooner = (SECRETS.c.expires_ms.is_(None)) | (SECRETS.c.expires_ms > until)
     connection.execute(update(SECRETS).where(owned, sooner).values(expires_ms=until))
     connection.execute(insert(SECRETS).values(digest=digest_of(secret).hex(), key_id=found.grant.id, created_ms=now_ms))
-    _changed(connection, "rotate", found.grant.id, f"old secrets until {until}", now_ms)
+    _changed(connection, "rotate", found.grant.id, f"old secrets until {_utc_time(until)}", now_ms)
 
 
 def revoke_key(connection: Connection, name: str, now_ms: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,8 @@ def test_a_key_of_a_database_is_made_shown_changed_rotated_and_revoked(tmp_path:
         *("alice", 100, 2.5, ["toy"]),
     )
     assert shown["priority"] == 1
-    words = ("--tokens-per-day", "any", "--parallel-requests", "3", "--allow-model", "any", "--expires", "30d")
+    words = ("--tokens-per-day", "any", "--parallel-requests", "3", "--allow-model", "any", "--cost-per-day", "0.5")
+    words += ("--expires", "2999-01-31T12:00:00")
     assert onward("key", "set", "alice", *words, "--priority", "4", *where).exit_code == 0
     found = json.loads(onward("key", "show", "alice", *where, "--format", "json").stdout)
     assert (found["tokens_per_day"], found["parallel_requests"], found["models"]) == (None, 3, None)
@@ -75,7 +77,11 @@ def test_a_key_of_a_database_is_made_shown_changed_rotated_and_revoked(tmp_path:
     assert json.loads(onward("key", "show", "alice", *where, "--format", "json").stdout)["state"] == "revoked"
     done = json.loads(onward("key", "audit", "alice", *where, "--format", "json").stdout)["data"]
     assert sorted(entry["action"] for entry in done) == ["new", "revoke", "rotate", "set"]
-    assert "tokens_per_day=None" in onward("key", "audit", *where, "--format", "text").stdout
+    details = {entry["action"]: entry["detail"] for entry in done}
+    assert {"tokens_per_day=any", "models=any", "cost_per_day=0.5", "expires=2999-01-31T12:00:00Z"} <= {
+        *details["set"].split(", ")
+    }
+    assert re.fullmatch(r"old secrets until 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", details["rotate"])
     assert onward("key", "forget", "alice", "--yes", *where).exit_code == 0
     gone = onward("key", "show", "alice", *where)
     assert gone.exit_code == 1 and "There is no key named alice" in gone.stderr
