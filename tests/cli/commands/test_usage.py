@@ -18,7 +18,7 @@ from ..conftest import onward
 DAY_MS = 86_400_000
 
 
-def fill(folder: Path) -> tuple[str, ...]:
+def fill(folder: Path, prompt_cost: int = 250_000) -> tuple[str, ...]:
     store = new_store(folder / "onward.db")
     with store.begin() as connection:
         for number, (name, model, day) in enumerate(
@@ -26,7 +26,7 @@ def fill(folder: Path) -> tuple[str, ...]:
         ):
             row = replace(
                 EMPTY, id=str(number), key_id=f"key_{name}", key_name=name, model=model, ended_ms=day * DAY_MS + 5,
-                prompt_tokens=10, cached_tokens=4, completion_tokens=5, prompt_cost=250_000, completion_cost=1,
+                prompt_tokens=10, cached_tokens=4, completion_tokens=5, prompt_cost=prompt_cost, completion_cost=1,
             )  # fmt: skip
             write_row(connection, row, None, None)
     store.close()
@@ -57,6 +57,12 @@ def test_text_that_a_spreadsheet_would_run_gets_an_apostrophe_and_numbers_do_not
         ["'=m", "1970-01-02", "1"],
         ["n", "1970-01-02", "1"],
     ]
+
+
+def test_small_costs_have_no_exponent(tmp_path: Path) -> None:
+    words = fill(tmp_path, prompt_cost=12)
+    assert onward(*words).stdout.splitlines()[1].split()[-1] == "0.000026"
+    assert onward(*words, "--format", "csv").stdout.splitlines()[2].endswith(",0.000013")
 
 
 def test_usage_is_a_table_by_default_and_wrong_arguments_are_errors(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onward.cli.output.formats import render
+from onward.cli.output.formats import amount, render
 from onward.cli.output.live import LiveText, Stats, alternatives, coloured_text
 from onward.cli.output.terminal import Style, text_width, visible
 from onward.cli.request.yaml12 import load
@@ -151,3 +151,11 @@ def test_stats_without_usage_say_how_to_get_it() -> None:
     stats = Stats()
     stats.add({"choices": [{"finish_reason": "stop"}]})
     assert "--stream-options.include-usage" in stats.summary()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.000_001, "0.000001"), (2.5, "2.5"), (10.0, "10"), (123_456_789.123_456, "123456789.123456")],
+)
+def test_amounts_of_money_are_plain_numbers(value: float, text: str) -> None:
+    assert amount(value) == text

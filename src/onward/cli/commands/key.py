@@ -14,7 +14,7 @@ from onward import values
 from onward.cli.command import CONTEXT, Argument, CommandGroup, session_command
 from onward.cli.database import NAMES, database_flags, open_named, resolved_settings
 from onward.cli.key_flags import ANY, COSTS, COUNTS, SIZES, Duration, limit_flags, limit_names, limits_of, rights_of
-from onward.cli.output.formats import emit, table, utc_time
+from onward.cli.output.formats import amount, emit, table, utc_time
 from onward.cli.session import Session
 from onward.cli.settings_command import setting, setting_flag
 from onward.errors import SetupError
@@ -218,6 +218,8 @@ def _cell(value: Any) -> str:
             return "yes" if value else "no"
         case list():
             return ", ".join(value)
+        case float():
+            return amount(value)
     return str(value)
 
 

@@ -12,7 +12,7 @@ import click
 
 from onward.cli.command import CONTEXT, moment_of
 from onward.cli.database import database_flags, open_named
-from onward.cli.output.formats import table, text_cell
+from onward.cli.output.formats import amount, table, text_cell
 
 if TYPE_CHECKING:
     from onward.service.records import Sums
@@ -65,9 +65,8 @@ def run(since: int | None, until: int | None, by: tuple[str, ...], format: str, 
         case "csv":
             click.echo(_csv(columns, rows), nl=False)
         case _:
-            click.echo(
-                table([name.replace("_", " ") for name in columns], [[str(row[c]) for c in columns] for row in rows])
-            )
+            cells = [[_text(row[column]) for column in columns] for row in rows]
+            click.echo(table([name.replace("_", " ") for name in columns], cells))
 
 
 def _row(sums: Sums, by: tuple[str, ...]) -> dict[str, Any]:
@@ -85,8 +84,12 @@ def _csv(columns: list[str], rows: list[dict[str, Any]]) -> str:
     writer.writerow(columns)
     for row in rows:
         values = (row[column] for column in columns)
-        writer.writerow([text_cell(value) if isinstance(value, str) else value for value in values])
+        writer.writerow([text_cell(value) if isinstance(value, str) else _text(value) for value in values])
     return written.getvalue()
+
+
+def _text(value: str | float) -> str:
+    return amount(value) if isinstance(value, float) else str(value)
 
 
 command = click.Command(

@@ -181,6 +181,11 @@ def utc_time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def amount(value: float) -> str:
+    """Return an amount of money, which is stored in millionths: never as 1.3e-05."""
+    return f"{value:.6f}".rstrip("0").rstrip(".")
+
+
 def text_cell(text: str | None) -> str:
     """Return the text of a CSV cell so that no spreadsheet takes it for a formula."""
     text = text or ""
