@@ -86,8 +86,9 @@ def setting_flag(option: Option, help: str | None = None) -> click.Option:
     if option.is_boolean:
         off = "/--no-" + option.flag.removeprefix("--") if option.default else ""
         return click.Option([option.flag + off], is_flag=True, default=None, help=help)
+    names = ["-m", option.flag] if option.name == "model" else [option.flag]  # -m as of every other command
     return click.Option(
-        [option.flag], type=SettingType(option), metavar=option.metavar, multiple=option.is_repeatable, help=help
+        names, type=SettingType(option), metavar=option.metavar, multiple=option.is_repeatable, help=help
     )
 
 

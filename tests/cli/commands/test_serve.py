@@ -38,7 +38,7 @@ def served_settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         (("toy",), ("toy",)),
         (("toy", "--port", "0", "storyteller"), ("toy", "storyteller")),
         (("--model", "toy", "storyteller"), ("storyteller", "toy")),
-        (("--model", "a", "b", "--model", "c", "d"), ("b", "d", "a", "c")),
+        (("--model", "a", "b", "-m", "c", "d"), ("b", "d", "a", "c")),
     ],
     ids=str,
 )
