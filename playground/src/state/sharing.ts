@@ -20,6 +20,21 @@ effect(() => {
   shared.value = null; // it would be written over another story
 });
 
+/** The text whose link is in the address bar. */
+let linked: string | null = null;
+effect(() => {
+  const now = text.value;
+  if (linked === null || linked === now) return;
+  linked = null;
+  history.replaceState(null, "", location.pathname); // a reload would open the link in place of the story
+});
+
+/** Puts a link into the address bar until the text changes. */
+export function showLink(link: string): void {
+  linked = text.value;
+  history.replaceState(null, "", link);
+}
+
 /** What the dialog of programs shows. */
 export const draftToCopy = signal<Draft | null>(null);
 

@@ -5,7 +5,7 @@ import { accept, again, canRun, done, fillIn, generate, isRunning, proposal, rej
 import { theEditor } from "../state/document";
 import { dialog, isSheetOpen, notify, showError } from "../state/page";
 import { scoreDocument } from "../state/scoring";
-import { permalink, showProgram } from "../state/sharing";
+import { permalink, showLink, showProgram } from "../state/sharing";
 import { isStrict } from "../state/start";
 import { newStory } from "../state/stories";
 import { swipe } from "../state/touch";
@@ -159,12 +159,16 @@ function More() {
   );
 }
 
-/** Puts the link into the address bar and the clipboard. */
+/** Copies the link; where browsers do not allow that, it is in the address bar. */
 async function share(): Promise<void> {
   try {
     const link = await permalink();
-    history.replaceState(null, "", link);
-    notify((await copyText(link)) ? "The link was copied. It contains the prompt and all settings." : "The link is in the address bar.");
+    if (await copyText(link)) {
+      notify("The link was copied. It contains the prompt and all settings.");
+    } else {
+      showLink(link);
+      notify("The link is in the address bar: copy it from there. It contains the prompt and all settings.");
+    }
   } catch (error) {
     showError(error);
   }

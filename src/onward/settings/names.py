@@ -29,6 +29,7 @@ class UpstreamName(NamedTuple):
 
 UPSTREAM_KINDS = {"llama": "llama-server", "vllm": "vLLM", "sglang": "SGLang"}
 _UPSTREAM = re.compile(r"(?:(?P<name>[^=/+]*)=)?(?P<kind>[a-z]+)\+(?P<url>https?://\S+)")
+_WITHOUT_SCHEME = re.compile(rf"([^=/+]+)=(?:{'|'.join(UPSTREAM_KINDS)})\+[\w.-]+:[0-9]+\S*")
 
 
 def upstream_of(model: str) -> UpstreamName | None:
@@ -37,6 +38,8 @@ def upstream_of(model: str) -> UpstreamName | None:
 
     Raises SetupError.
     """
+    if (match := _WITHOUT_SCHEME.fullmatch(model)) is not None:
+        raise SetupError(f"The address of {match[1]} must be http://HOST:PORT.")
     match = _UPSTREAM.fullmatch(model)
     if match is None:
         return None

@@ -456,6 +456,7 @@ def test_the_file_that_llama_server_was_started_with_is_found_in_the_same_folder
         ("x=llama+http://key@h:1", "without a path or a password"),
         ("x=llama+http://h:99999", "must be http://HOST:PORT"),
         ("x=llama+http://h:one", "must be http://HOST:PORT"),
+        ("x=vllm+gpu-box:8000/v1", r"The address of x must be http://HOST:PORT\.$"),
         ("x=llama+http://[::1", "must be http://HOST:PORT"),
     ],
 )
