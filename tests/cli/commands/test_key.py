@@ -64,8 +64,8 @@ def test_a_key_of_a_database_is_made_shown_changed_rotated_and_revoked(tmp_path:
     )
     assert shown["priority"] == 1
     words = ("--tokens-per-day", "any", "--parallel-requests", "3", "--allow-model", "any", "--cost-per-day", "0.5")
-    words += ("--expires", "2999-01-31T12:00:00")
-    assert onward("key", "set", "alice", *words, "--priority", "4", *where).exit_code == 0
+    more = ("--expires", "2999-01-31T12:00:00", "--priority", "4")
+    assert onward("key", "set", "alice", *words, *more, *where).exit_code == 0
     found = json.loads(onward("key", "show", "alice", *where, "--format", "json").stdout)
     assert (found["tokens_per_day"], found["parallel_requests"], found["models"]) == (None, 3, None)
     assert found["priority"] == 4
