@@ -70,7 +70,7 @@ def test_ctrl_c_during_a_start_is_quiet(command: tuple[str, ...], delay: float) 
     ("command", "tries"),
     [
         pytest.param(SERVE, 8, id="serve"),
-        pytest.param(CREATE, 20, id="create"),
+        pytest.param(CREATE, 12, id="create"),
         pytest.param(SERVE, 24, id="serve, often", marks=pytest.mark.companion),
         pytest.param(CREATE, 60, id="create, often", marks=pytest.mark.companion),
     ],

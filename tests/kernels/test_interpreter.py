@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,10 +24,20 @@ from tests.runtimes.native.test_model_bounds import NoWeights
 TYPES = ("Q4_K", "Q6_K", "Q8_0")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["int8", "float32"])
-def test_no_module_has_symbols_of_a_library(form: str, name: ActivationName) -> None:
+def cases() -> list[Any]:
+    """Activations and forms. The slow tests compile one of both kinds for each form by turns, and both where the most
+    is done in software; companions compile the others."""
+    found = []
+    for place, form in enumerate(FORMS):
+        for index, name in enumerate(("int8", "float32")):
+            is_often = form == "sse2" or place % 2 == index
+            marks = [pytest.mark.slow] if is_often else [pytest.mark.slow, pytest.mark.companion]
+            found.append(pytest.param(name, form, marks=marks, id=f"{name}-{form}"))
+    return found
+
+
+@pytest.mark.parametrize(("name", "form"), cases())
+def test_no_module_has_symbols_of_a_library(name: ActivationName, form: str) -> None:
     shape = AttentionShape(12, 2, 128, 128, is_wide=name == "float32", has_window=True)
     kernels = Kernels(tuple(ProductKind(kind, name) for kind in TYPES), ("Q4_K", "F32"), (shape,))
     target = FORMS[form]

@@ -33,7 +33,7 @@ from tests.waiting import PATIENCE_SECONDS, wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 NUM_CLIENTS = 8
-LOAD_SECONDS = 25.0
+LOAD_SECONDS = 15.0
 MIN_WHOLE, MIN_CUT, MIN_KILLS = 30, 6, 3
 """A slow machine takes longer until so many requests have ended, were cut, and servers were killed."""
 KILLED_SECONDS = 2.0

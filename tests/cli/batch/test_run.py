@@ -134,10 +134,10 @@ def test_a_torn_last_line_is_answered_again() -> None:
 
 @pytest.mark.slow
 def test_a_kill_loses_and_repeats_nothing() -> None:
-    total = 3000
+    total = 1500
     write_input(total)
     command = [*COMMAND, "batch", "run", "in.jsonl", "-o", "out.jsonl", "--concurrency", "4"]
-    for wanted in (100, 500):
+    for wanted in (50, 250):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         wait_for(lambda: _lines() >= wanted or process.poll() is not None)  # noqa: B023
         os.kill(process.pid, signal.SIGKILL)
