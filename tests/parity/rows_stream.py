@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tests.waiting import wait_for
+
 from .servers import COMPLETIONS, Answer, Server
 from .table import Area, base
 
@@ -253,10 +255,8 @@ def departure(server: Server) -> None:
     with server.streaming(body):
         pass
     assert server.ask(max_tokens=1).status == 200
-    for _ in range(500):
-        if server.metric("onward_kv_blocks_used") == 0 == server.metric("onward_engine_running"):
-            return
-    raise AssertionError("the departed client's sequences are still there")
+    names = ("onward_kv_blocks_used", "onward_engine_running")
+    wait_for(lambda: not any(map(server.metric, names)), "the end of the departed client's sequences")
 
 
 @AREA.law("stream.resumable", '"stream_options": {"resumable": true}', source="extension")
