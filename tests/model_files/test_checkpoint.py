@@ -49,7 +49,7 @@ def test_a_model_that_is_served_keeps_nothing_of_what_its_start_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = resolve("storyteller", cache_dir=tmp_path)
-    monkeypatch.setattr("onward.compose.backend.resolve", lambda name, **options: found)
+    monkeypatch.setattr("onward.compose.upstreams.resolve", lambda name, **options: found)
     assert "_checkpoint" in vars(found.files)
     backend = compose(Settings(model=("storyteller",), cache_dir=tmp_path))
     try:
