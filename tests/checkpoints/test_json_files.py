@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,17 @@ def test_a_text_that_never_ends_is_searched_once() -> None:
     """Anew from each quote in it, that would take an hour for a megabyte."""
     text = b'"' + 5 * b'\\"'
     assert _NO_NUMBERS.findall(b'{"a": Infinity, ' + text) == [b'"a"', b"Infinity", text]
+
+
+def test_a_text_of_a_million_characters_is_searched_in_as_much_memory_as_it_takes(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(b'{"a": NaN, "b": "' + 500_000 * b'\\"' + b'"}')
+    tracemalloc.start()
+    try:
+        assert read_object(path)["b"] == 500_000 * '"'
+        assert tracemalloc.get_traced_memory()[1] < 10 * path.stat().st_size
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
