@@ -77,6 +77,21 @@ def test_of_a_folder_without_a_model_the_folders_in_it_that_have_one_are_named(t
     )
 
 
+def test_a_folder_whose_entries_may_be_listed_only_is_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inner").mkdir()
+    is_dir = Path.is_dir
+
+    def closed(path: Path) -> bool:
+        if path.parent == tmp_path:
+            raise PermissionError(13, "Permission denied")
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", closed)
+    assert problems(tmp_path)[0].startswith(f"{tmp_path} contains no model that Onward can read")
+
+
 @pytest.mark.parametrize("is_file", [True, False])
 def test_a_gguf_file_that_is_empty_is_reported(tmp_path: Path, is_file: bool) -> None:
     (tmp_path / "m.gguf").write_text("", encoding="utf-8")

@@ -49,7 +49,7 @@ def no_model(path: Path) -> str:
     entries = entries_of(path)
     if any(entry.name.endswith(".safetensors") or entry.name.startswith("pytorch_model") for entry in entries):
         advice = f"Convert it with {conversions(str(path))}."
-    elif inner := sorted(str(entry) for entry in entries if entry.is_dir() and files_at(entry) is not None):
+    elif inner := sorted(str(entry) for entry in entries if is_folder(entry) and files_at(entry) is not None):
         advice = f"Pass one of its folders: {', '.join(inner[:MAX_NAMED])}{', …' if len(inner) > MAX_NAMED else ''}."
     else:
         advice = "Pass the path of a GGUF file, or a folder with config.json, a tokenizer and .safetensors files."
@@ -62,6 +62,14 @@ def entries_of(folder: Path) -> list[Path]:
         return list(folder.iterdir())
     except OSError:
         return []
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether there is a folder at a path; False where what is in its parent may only be listed."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def conversions(source: str) -> str:

@@ -18,7 +18,7 @@ from onward.model_files.checkpoint import CheckpointFiles
 from onward.model_files.formats import files_at, readable_formats
 from onward.models import ollama
 from onward.models.catalogue import Entry, catalogue
-from onward.models.check import check_model, entries_of, find_model, no_model
+from onward.models.check import check_model, entries_of, find_model, is_folder, no_model
 from onward.models.gguf_names import is_gguf_name
 from onward.models.hub import REPOSITORY_PREFIX, HubName, cached_snapshot, fetch, hub_cache, hub_name
 from onward.models.pull import pull, pulled_path, require_acceptance
@@ -261,7 +261,7 @@ def _unknown(text: str, path: Path) -> str:
             or f" Pass the path of a model ({readable_formats()})."
         )
         return f"{text} does not exist.{hint}"
-    here = [entry.name for entry in entries_of(Path()) if entry.is_dir() or is_gguf_name(entry.name)]
+    here = [entry.name for entry in entries_of(Path()) if is_folder(entry) or is_gguf_name(entry.name)]
     return (
         f"There is no model named {text!r}.{did_you_mean(text, [*BUILT_IN, *catalogue(), *here])} Pass a built-in "
         f"name ({', '.join(BUILT_IN)}), one that `onward models search` lists, the path of a model, or a name on the "
