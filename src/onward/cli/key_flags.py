@@ -28,6 +28,8 @@ COSTS = {
 SIZES = {"stored_bytes": "Bytes of files that are stored."}
 MAX_PRIORITY = 100
 _SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_MAX_DURATION = 365_000 * 86_400
+"""In seconds: the year is one of four digits, as those of dates that are shown."""
 
 
 class _Limit(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
@@ -80,7 +82,8 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
 
 def _duration(text: str) -> int | None:
     unit = _SECONDS.get(text[-1:])
-    return int(text[:-1]) * unit if unit and text[:-1].isdecimal() and len(text) < 8 else None
+    seconds = int(text[:-1]) * unit if unit and text[:-1].isdecimal() and len(text) < 8 else None
+    return None if seconds is None or seconds > _MAX_DURATION else seconds
 
 
 def limit_names() -> list[str]:

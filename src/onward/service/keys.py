@@ -95,7 +95,7 @@ def _shown(column: str, value: Any) -> str:
     elif column.endswith("_ms"):
         value = _utc_time(value)
     elif column.startswith("cost_"):
-        value = value / 1_000_000
+        value = f"{value / 1_000_000:f}".rstrip("0").rstrip(".")  # never as 1e-05
     return f"{column.removesuffix('_ms')}={value}"
 
 

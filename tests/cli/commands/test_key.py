@@ -63,7 +63,7 @@ def test_a_key_of_a_database_is_made_shown_changed_rotated_and_revoked(tmp_path:
         *("alice", 100, 2.5, ["toy"]),
     )
     assert shown["priority"] == 1
-    words = ("--tokens-per-day", "any", "--parallel-requests", "3", "--allow-model", "any", "--cost-per-day", "0.5")
+    words = ("--tokens-per-day", "any", "--parallel-requests", "3", "--allow-model", "any", "--cost-per-day", "0.00001")
     more = ("--expires", "2999-01-31T12:00:00", "--priority", "4")
     assert onward("key", "set", "alice", *words, *more, *where).exit_code == 0
     found = json.loads(onward("key", "show", "alice", *where, "--format", "json").stdout)
@@ -78,7 +78,7 @@ def test_a_key_of_a_database_is_made_shown_changed_rotated_and_revoked(tmp_path:
     done = json.loads(onward("key", "audit", "alice", *where, "--format", "json").stdout)["data"]
     assert sorted(entry["action"] for entry in done) == ["new", "revoke", "rotate", "set"]
     details = {entry["action"]: entry["detail"] for entry in done}
-    assert {"tokens_per_day=any", "models=any", "cost_per_day=0.5", "expires=2999-01-31T12:00:00Z"} <= {
+    assert {"tokens_per_day=any", "models=any", "cost_per_day=0.00001", "expires=2999-01-31T12:00:00Z"} <= {
         *details["set"].split(", ")
     }
     assert re.fullmatch(r"old secrets until 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", details["rotate"])
@@ -155,6 +155,7 @@ def test_limits_need_a_database_and_possible_values(tmp_path: Path) -> None:
         ("--tokens-per-day", "many"),
         ("--cost-per-day", "1.0000001"),
         ("--expires", "soon"),
+        ("--expires", "999999w"),
         ("--expires", "9999-12-31T23:59:59-23:59"),
         ("--expires", "0001-01-01T00:00:00+23:59"),
         ("--requests-per-minute", "-1"),
