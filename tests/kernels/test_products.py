@@ -58,8 +58,9 @@ FAST_KINDS = [ProductKind("Q6_K", "int8"), ProductKind("F16", "float32")]
 """Those of the fast suite; its tests of models have the bits of other types."""
 MAIN_FORMS = ("avx2", "neon-dot")
 WIDE_FORMS = ("avx512-vnni", "avx512-vnni-zen")
-"""In which the slow tests compare every kind, in one of the wide forms by turns: one for each way in which products are
-cut (`tile_of`, `few_rows`). In the other forms they compare representatives, and the rest are companions."""
+"""In which the slow tests compare every kind, in one of the wide forms by turns of the types of weights, so that each
+has both kinds of activations: one for each way in which products are cut (`tile_of`, `few_rows`). In the other forms
+they compare representatives, and the rest are companions."""
 
 
 def write(kind: ProductKind, module: Module, isa: Isa) -> None:
@@ -226,9 +227,17 @@ def test_a_product_has_the_bits_of_its_definition(kind: ProductKind) -> None:
 
 
 def marks(kind: ProductKind, form: str) -> list[pytest.MarkDecorator]:
-    if kind in REPRESENTATIVES or form in (*MAIN_FORMS, WIDE_FORMS[KINDS.index(kind) % len(WIDE_FORMS)]):
+    wide = WIDE_FORMS[list(WEIGHT_TYPES).index(kind.weights) % len(WIDE_FORMS)]
+    if kind in REPRESENTATIVES or form in (*MAIN_FORMS, wide):
         return [pytest.mark.slow]
     return [pytest.mark.slow, pytest.mark.companion]
+
+
+def test_slow_tests_have_both_kinds_of_activations_in_every_wide_form() -> None:
+    others = [kind for kind in KINDS if kind.weights in INTEGER_TYPES and kind not in REPRESENTATIVES]
+    for form in WIDE_FORMS:
+        compared = {kind.activations for kind in others if len(marks(kind, form)) == 1}
+        assert compared == set(ACTIVATION_NAMES), form
 
 
 @pytest.mark.parametrize(
