@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from onward.compose import load_tokenizer, upstreams
 from onward.compose.served import _fingerprint
-from onward.compose.upstreams import BATCH_INVARIANT, fingerprint_of, promises_bytes, resolve_tokenizer
-from onward.errors import ModelNameError
+from onward.compose.upstreams import BATCH_INVARIANT, fingerprint_of, promises_bytes, resolve_tokenizer, tokenizer_check
+from onward.engines.upstreams.base import UpstreamError
+from onward.errors import ModelNameError, SetupError, TextNotEncodable
 from onward.models.hub import HubName
 from onward.settings import Settings, UpstreamName
 from onward.values import ContentFilterSetting
@@ -93,3 +96,17 @@ def test_of_a_model_on_the_hub_only_the_tokenizer_is_downloaded(
 def test_a_word_that_cannot_be_looked_up_is_refused_in_a_sentence(word: str, tmp_path: Path) -> None:
     with pytest.raises(ModelNameError, match="is not the name of a model and cannot be looked up"):
         load_tokenizer(None, Settings(model=(word,), offline=True, cache_dir=tmp_path))
+
+
+def test_what_two_tokenizers_are_compared_by_is_encoded_before_there_is_a_connection() -> None:
+    """On its event loop, which all requests to the upstream share, a tokenizer's process would hold them up."""
+    tokenizer, connected = Mock(), AsyncMock()
+    tokenizer.encode.side_effect = [[1, 2]]
+    check = tokenizer_check("m", tokenizer)
+    connected.encode.side_effect = [[1, 2], [1, 3]]
+    asyncio.run(check("http://a", connected))
+    with pytest.raises(UpstreamError, match="its tokenizer is not that of m"):
+        asyncio.run(check("http://a", connected))
+    tokenizer.encode.side_effect = TextNotEncodable("it takes too long")
+    with pytest.raises(SetupError, match="tokenizer of m cannot be used: it takes too long"):
+        tokenizer_check("m", tokenizer)

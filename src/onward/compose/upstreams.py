@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onward.errors import HubUnreachable, ModelNameError, SetupError
+from onward.errors import HubUnreachable, ModelNameError, SetupError, TextNotEncodable
 from onward.model_files.base import ModelFiles, Progress
 from onward.model_files.formats import files_at
 from onward.model_files.gguf import GGUFFiles
@@ -105,11 +105,17 @@ def tokenizer_check(
     name: str, tokenizer: Tokenizer, hint: str = ""
 ) -> Callable[[str, Upstream], Coroutine[Any, Any, None]]:
     """Return what raises UpstreamError for an upstream of the model `name` with another tokenizer. `hint`: what to do;
-    by default to name another one for Onward."""
+    by default to name another one for Onward. Raises SetupError. Not on an event loop: the tokenizer may be a process.
+    """
     from onward.engines.upstreams.base import UpstreamError
 
+    try:
+        expected = tokenizer.encode(PROBE_TEXT, add_special_tokens=False)
+    except TextNotEncodable as error:
+        raise SetupError(f"The tokenizer of {name} cannot be used: {error}.") from None
+
     async def check(url: str, connected: Upstream) -> None:
-        if await connected.encode(PROBE_TEXT) != tokenizer.encode(PROBE_TEXT, add_special_tokens=False):
+        if await connected.encode(PROBE_TEXT) != expected:
             usual = f"pass --tokenizer {name}=MODEL with the model that {url} serves"
             raise UpstreamError(f"its tokenizer is not that of {name}: {hint or usual}.")
 

@@ -1,7 +1,7 @@
 """A disposable process whose grammars are words: `python fake_masks.py`.
 
 "large" takes long to compile, "slow" takes long for every token, "wait PATH" waits for a file before it answers a
-token. Long durations are reported, not spent: no clock is needed.
+token, "encode" asks for the tokens of a text. Long durations are reported, not spent: no clock is needed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from onward.constraints.process.messages import (
     Advanced,
     Compile,
     CompiledGrammar,
+    Encode,
     Load,
     Loaded,
     WorkerReply,
@@ -45,6 +46,8 @@ def main() -> None:
                     time.sleep(0.01)
                 # the process and how many tokens it was sent, as forced tokens
                 reply = Advanced(MASK * 3, [os.getpid(), len(tokens)], False, "", LONG if word == "slow" else 0.0)
+                if word == "encode":
+                    reply = Encode("a")
             case _:
                 continue
         write_frame(up, encode(reply))

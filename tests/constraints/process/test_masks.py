@@ -15,6 +15,7 @@ from onward.constraints.errors import GrammarError
 from onward.constraints.process.client import GrammarProcess
 from onward.constraints.process.masks import RemoteChoice, RemoteGrammars
 from onward.constraints.process.messages import Load
+from onward.errors import TextNotEncodable
 from onward.model_files.toy import ToyTokenizer
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_masks.py")))
@@ -96,6 +97,22 @@ def test_numpy_starts_no_threads_in_the_memory_of_a_vocabulary(monkeypatch: pyte
     finally:
         process.close()
     assert re.findall(r"Threads:\s+(\d+)", status) == ["2"], "the main one, and the one that answers"
+
+
+class RefusingTokenizer(ToyTokenizer):
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        raise TextNotEncodable("the tokenizer takes too long for it")
+
+
+def test_a_text_that_the_tokenizer_refuses_ends_its_choice_and_no_other() -> None:
+    made = RemoteGrammars(8, RefusingTokenizer(), FAKE)
+    try:
+        other, choice = made.compile("a", ENDS).begin(), made.compile("encode", ENDS).begin()
+        assert not choice.take(0)
+        assert "takes too long" in choice.settle().error
+        process_of(other)
+    finally:
+        made.close()
 
 
 def test_what_waits_when_the_grammars_are_closed_fails(tmp_path: Path) -> None:

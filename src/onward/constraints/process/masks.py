@@ -20,6 +20,7 @@ from onward.constraints.process.client import WORKER
 from onward.constraints.process.lane import CLOSED, Lane
 from onward.constraints.process.messages import Advance, Advanced, Load
 from onward.constraints.tokens import Encoder, GrammarVocabulary
+from onward.errors import TextNotEncodable
 from onward.ipc.disposable import ProcessLost
 
 T = TypeVar("T")
@@ -213,7 +214,10 @@ class RemoteGrammars:
         return Load([tokenizer.token_bytes(token) for token in range(self._vocab_size)], control)
 
     def _encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False)
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=False)
+        except TextNotEncodable as error:  # its process may have taken too long, or not have been started
+            raise GrammarError(f"a text that it requires has no tokens: {error}") from None
 
     def _masks(self, packed: bytes) -> NDArray[np.uint32]:
         return np.frombuffer(packed, np.uint32).reshape(-1, self._num_words)
