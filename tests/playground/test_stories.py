@@ -83,7 +83,10 @@ def test_a_story_that_was_removed_can_be_put_back_while_the_list_is_open(playgro
     fox = playground.text
     rows = playground.stories()
     expect(rows).to_have_count(2)
+    status = page.get_by_role("dialog").get_by_role("status")
+    expect(status).to_have_count(1)  # screen readers read what changes in it, and may miss one that comes with its text
     change(rows.filter(has_text="The fox"), "Remove")
+    expect(status).to_contain_text("“The fox")
     expect(rows).to_have_count(1)
     page.get_by_role("button", name="Put it back").click()
     expect(rows).to_have_count(2)

@@ -81,14 +81,16 @@ export function StoriesDialog() {
         ))}
       </ul>
       {shown.length === 0 && words.value.trim() !== "" && <p class="hint">No story contains that.</p>}
-      {removed.value && (
-        <p class="row" role="status">
-          “{shownTitle(removed.value.info)}” was removed.
-          <button type="button" onClick={() => void putStoryBack()}>
-            Put it back
-          </button>
-        </p>
-      )}
+      <div role="status">
+        {removed.value && (
+          <p class="row">
+            “{shownTitle(removed.value.info)}” was removed.
+            <button type="button" onClick={() => void putStoryBack()}>
+              Put it back
+            </button>
+          </p>
+        )}
+      </div>
       <p class="hint">Stories stay in this browser. Files of Mikupad and KoboldAI, character cards and plain text are read too.</p>
     </ModalDialog>
   );
