@@ -274,6 +274,27 @@ def test_the_time_in_which_drafts_are_searched_for_counts(search: float, fractio
     assert times[-1] > times[0] + 599 or fraction, "it is searched"
 
 
+def test_a_search_that_was_delayed_does_not_end_drafts() -> None:
+    """Nor is its time that of the step."""
+    completions, script, num_searches = Completions(Machine(0.05), draft=None), random_text(400), 0
+
+    class Delayed(Claims):
+        def follow(self) -> bool:
+            nonlocal num_searches
+            num_searches += 1
+            completions.model.now += 1000.0 * (num_searches == 3)
+            return True
+
+    def claim() -> None:
+        for sequence in completions.engine.scheduler.running:
+            if not isinstance(sequence.drafter, Delayed):
+                sequence.drafter = Delayed(sequence.tokens, 20, script, right_in(1.0, 500))
+
+    times = completions.complete(random_text(20, 2), script, never, claim)
+    assert num_searches > 10 and times[-1] < 1000.0 + 200.0
+    assert completions.engine._cost.plain(1) < 1.1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", MACHINES, ids=str)
 @pytest.mark.parametrize("source", SOURCES)

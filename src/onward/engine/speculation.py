@@ -124,7 +124,8 @@ class Speculation:
             return {}
         began = self._clock()
         drafts = choose_drafts(decoding, affordable, self._cost, self._max_tokens)
-        self._searching = self._expected_search = self._clock() - began
+        self._searching = self._clock() - began
+        self._expected_search = min(self._searching, self._cost.plain(len(decoding)))
         self._num_fruitless = 0 if drafts else self._num_fruitless + 1
         self._num_to_skip = min(max(0, self._num_fruitless - MAX_FRUITLESS_STEPS + 1), MAX_SKIPPED_STEPS)
         return drafts
@@ -144,7 +145,8 @@ class Speculation:
         budgets of its sequences.
 
         Those with drafts have added what it took longer than without, by their rows; and to the step after it, that it
-        has another number of rows again. All of them have searched.
+        has another number of rows again. All of them have searched: no longer than a step takes, since a search that
+        did was delayed by other processes.
         """
         cost, num_decoding, by = self._cost, len(self._decoding), self._drafted
         plain, added = cost.plain(max(num_decoding, num_rows - by.total())), 0.0
@@ -153,11 +155,9 @@ class Speculation:
             added = max(0.0, min(seconds, longest) - plain)
         elif self._drafted_before and num_rows != cost.rows_before:
             added, by = cost.change, self._drafted_before
-        per_token = added / max(1, by.total())
+        per_token, search = added / max(1, by.total()), min(self._searching, plain) / num_decoding
         for sequence, num_before in self._decoding:
-            own = (
-                per_token * by[sequence.id] + self._searching / num_decoding + (drafting if num_decoding == 1 else 0.0)
-            )
+            own = per_token * by[sequence.id] + search + (drafting if num_decoding == 1 else 0.0)
             num_tokens = sequence.num_generated - num_before
             sequence.draft_budget.decoded(num_tokens, plain / num_decoding, own)
 
