@@ -12,6 +12,7 @@ from onward.constraints.grammar import choice_grammar, regex_grammar
 from onward.constraints.json_schema import json_schema_grammar
 from onward.constraints.matcher import MaskBuffer, Matcher, TokenTrie
 from onward.constraints.tokens import MAX_TOKENIZED_CHARACTERS, LibraryTokens
+from onward.errors import TextNotEncodable
 from onward.model_files.toy import END, ToyTokenizer
 from onward.sampling.masks import pack_mask, unpack_mask
 
@@ -136,6 +137,30 @@ def test_a_long_forced_text_is_tokenized_a_part_at_a_time() -> None:
         matcher.consume(tokens[-1])
     assert b"".join(map(TOKENIZER.token_bytes, tokens)).decode() == text
     assert longest <= MAX_TOKENIZED_CHARACTERS + 1 and len(tokens) < len(text) / 2
+
+
+def test_a_forced_text_that_the_tokenizer_refuses_is_spelled_by_the_longest_tokens() -> None:
+    """The library calls the tokenizer while the engine computes a step."""
+
+    def refusing(text: str) -> list[int]:
+        raise TextNotEncodable("it takes too long")
+
+    trie = TokenTrie(LibraryTokens(TOKENIZER.size, TOKENIZER.token_bytes, TOKENIZER.is_special, refusing))
+    matcher = trie.compile(choice_grammar(["once upon a time!"]))
+    tokens = []
+    while not matcher.is_complete:
+        tokens.append(matcher.forced_tokens()[0])
+        matcher.consume(tokens[-1])
+    assert [TOKENIZER.token_bytes(token) for token in tokens] == [
+        b"o",
+        b"n",
+        b"c",
+        b"e",
+        b" upon",
+        b" a",
+        b" time",
+        b"!",
+    ]
 
 
 @pytest.mark.parametrize("space", ["", " "])

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any, Protocol
 
+from onward.errors import TextNotEncodable
+
 MAX_TOKENIZED_CHARACTERS = 256
 """Of a text that a grammar forces, only this many characters are tokenized ahead, so that a long forced text does not
 take long at every token."""
@@ -64,8 +66,11 @@ class LibraryTokens:
     def _tokenize(self, text: str) -> list[int]:
         """Return what the tokenizer makes of a text inside of another, or else the longest tokens that spell it."""
         wanted = text.encode()
-        for encoded, skipped in ((self._encode(text), b""), (self._encode(_MARKER + text), _MARKER.encode())):
-            tokens = self._after(encoded, skipped)
+        for skipped in ("", _MARKER):
+            try:
+                tokens = self._after(self._encode(skipped + text), skipped.encode())
+            except TextNotEncodable:  # the tokenizer's rules are strangers', and the engine must not end
+                break
             if b"".join(self.tokens[token] for token in tokens) == wanted and self._special.isdisjoint(tokens):
                 return tokens
         return self._greedy(text)

@@ -43,7 +43,7 @@ class GrammarProcess(DisposableProcess):
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             self._abandon()
             raise ProcessLost(TOO_LARGE) from None
-        except BaseException:  # a text has no tokens: the process would take the next request for the answer
+        except BaseException:  # of the tokenizer: the process would take the next request for the answer
             self._abandon()
             raise
 
