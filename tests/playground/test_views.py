@@ -55,8 +55,11 @@ def test_two_settings_are_compared_and_the_first_difference_is_marked(playground
 def test_equal_settings_do_not_differ(playground: Playground) -> None:
     playground.write("Once upon a time").set("temperature", "0")
     playground.show("Compare")
+    named = playground.page.locator(".compare article > details > summary .hint")
+    expect(named).to_have_text(["temperature: 0", "temperature: 0.8"])
     playground.page.get_by_label("Right").locator("summary").first.click()
     playground.page.locator("#side-1-temperature").fill("0")
+    expect(named).to_have_text(["as on the other side"] * 2)
     expect(compare(playground)).to_have_text("No token differs.")
 
 

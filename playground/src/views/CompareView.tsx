@@ -2,6 +2,7 @@
 import { batch } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { firstDifference } from "../core/difference";
+import type { Settings } from "../core/settings";
 import { percent } from "../core/surprise";
 import { visible, type Token } from "../core/tokens";
 import { model, served } from "../state/access";
@@ -46,7 +47,7 @@ export function CompareView() {
       )}
       <div class="sides">
         {([0, 1] as const).map((index) => (
-          <SideView key={index} index={index} side={both[index]} difference={difference} />
+          <SideView key={index} index={index} side={both[index]} other={both[index === 0 ? 1 : 0].settings} difference={difference} />
         ))}
       </div>
       <TwoTexts />
@@ -100,7 +101,15 @@ function verdict(difference: number | null, one: number, other: number): string 
   return `No token differs, but the ${one < other ? "left" : "right"} one ends after ${Math.min(one, other)}.`;
 }
 
-function SideView({ index, side, difference }: { index: 0 | 1; side: Side; difference: number | null }) {
+interface SideProps {
+  index: 0 | 1;
+  side: Side;
+  /** The settings of the other side. */
+  other: Settings;
+  difference: number | null;
+}
+
+function SideView({ index, side, other, difference }: SideProps) {
   const name = index === 0 ? "Left" : "Right";
   const tokens = side.choice?.tokens ?? [];
   const marked = difference === null ? undefined : tokens[difference];
@@ -120,11 +129,19 @@ function SideView({ index, side, difference }: { index: 0 | 1; side: Side; diffe
         </p>
       )}
       <details>
-        <summary>Settings</summary>
+        <summary>
+          Settings <span class="hint">{differing(side.settings, other) || "as on the other side"}</span>
+        </summary>
         <SettingsControls values={side.settings} onChange={(settings) => changeSide(index, { settings })} search="" scope={scopeOf(index)} />
       </details>
     </article>
   );
+}
+
+/** Returns the settings in which one side differs from the other, with its values. */
+function differing(own: Settings, other: Settings): string {
+  const names = Object.keys({ ...own, ...other }).filter((name) => JSON.stringify(own[name]) !== JSON.stringify(other[name]));
+  return names.map((name) => `${name}: ${own[name] === undefined ? "default" : JSON.stringify(own[name])}`).join(", ");
 }
 
 function Marked({ text, token }: { text: string; token: Token | undefined }) {
