@@ -585,13 +585,14 @@ def _as_falcon_stores(tensors: Arrays) -> Arrays:
     return found
 
 
-def codegen_parts(tensors: Arrays) -> Arrays:
-    """CodeGen's tensors: queries, values and keys of each fourth of the heads, in one tensor."""
+def codegen_parts(tensors: Arrays, parts: int = 4) -> Arrays:
+    """CodeGen's tensors: queries, values and keys of each fourth of the heads, in one tensor; CodeGen 2: of each
+    eighth."""
     found: Arrays = {}
     for name, array in tensors.items():
         prefix, _, part = name.partition(".attn_")
         if part == "q.weight":
-            kinds = [tensors[f"{prefix}.attn_{kind}.weight"].reshape(4, -1, array.shape[-1]) for kind in "qvk"]
+            kinds = [tensors[f"{prefix}.attn_{kind}.weight"].reshape(parts, -1, array.shape[-1]) for kind in "qvk"]
             found[f"{prefix}.attn_qkv.weight"] = np.concatenate(kinds, axis=1).reshape(-1, array.shape[-1])
         elif part not in ("k.weight", "v.weight"):
             found[name] = array

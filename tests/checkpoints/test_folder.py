@@ -27,9 +27,10 @@ from onward.model_files.safetensors import SafetensorsFiles
 from onward.models.check import check_model
 from onward.models.resolve import resolve
 from onward.runtimes.table import runtime_of
-from tests.checkpoints.hugging_face import CONFIGS, safetensors_bytes, write_folder
+from tests.checkpoints.hugging_face import CONFIGS, codegen_parts, hugging_face_name, safetensors_bytes, write_folder
 from tests.checkpoints.making import FUZZ, with_bytes
 from tests.checkpoints.test_architectures import check_logits
+from tests.checkpoints.tiny import HEADS
 from tests.examples import slow_but
 from tests.models.doors import refusal, shown
 
@@ -86,6 +87,17 @@ def test_older_models_without_biases_and_weights_of_norms_are_computed(tmp_path:
     plain = {name: array for name, array in tensors.items() if array.ndim > 1}
     norms = {name: np.ones_like(array) for name, array in tensors.items() if name.endswith("norm.weight")}
     check_logits(SafetensorsFiles(tmp_path / "m"), metadata, plain | norms, cache=tmp_path)
+
+
+def test_a_codegen_that_states_the_size_of_heads_has_each_eighth_of_them_together(tmp_path: Path) -> None:
+    """As CodeGen 2 1B and 3.7B do."""
+    metadata, tensors = write_folder(tmp_path / "m", "gptj, codegen")
+    path, size = tmp_path / "m/model.safetensors", metadata["gptj.embedding_length"] // HEADS
+    stored = {name: each.floats().reshape(each.shape) for name, each in read_safetensors(path).items()}
+    joined = {name: array for name, array in codegen_parts(tensors, 8).items() if ".attn_qkv." in name}
+    path.write_bytes(safetensors_bytes(stored | {hugging_face_name(each, "gptj"): joined[each] for each in joined}))
+    change(tmp_path / "m", head_dim=size)
+    check_logits(SafetensorsFiles(tmp_path / "m"), metadata, tensors, cache=tmp_path)
 
 
 @pytest.mark.slow

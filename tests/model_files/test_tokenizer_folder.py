@@ -56,16 +56,49 @@ def test_the_rule_of_a_model_that_reads_images_is_that_of_its_part_for_texts(
     assert pieces(HuggingFaceTokenizer(folder(tmp_path, config=config)), "abcab 12") == ["abc", "ab", "Ġ", "1", "2"]
 
 
-@pytest.mark.parametrize(("stated", "has_start"), [("GPT2Tokenizer", True), ("CodeGenTokenizer", False), (None, False)])
-@pytest.mark.parametrize("start", ["<|endoftext|>", {"content": "<|endoftext|>", "special": True}])
+CLASSES: dict[str, tuple[dict[str, Any], str, bool]] = {
+    "GPT-2's": ({"tokenizer_class": "GPT2Tokenizer"}, "opt", True),
+    "another": ({"tokenizer_class": "CodeGenTokenizer"}, "opt", False),
+    "of the model type": ({}, "opt", True),
+    "null": ({"tokenizer_class": None}, "starcoder2", True),
+    "of another model type": ({}, "phi", False),
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("start", ["abc", {"content": "abc", "special": True}])
 def test_a_start_token_that_is_asked_for_comes_first_with_the_class_of_gpt2(
-    stated: str | None, has_start: bool, start: object, tmp_path: Path
+    name: str, start: object, tmp_path: Path
 ) -> None:
-    """As in transformers 4: OPT's folders say so."""
-    names = {"add_bos_token": True, "bos_token": start, "tokenizer_class": stated}
-    found = HuggingFaceTokenizer(folder(tmp_path, "opt", tokenizer_config=names))
-    assert pieces(found, "abcab") == ["<|endoftext|>"] * has_start + ["abc", "ab"]
+    """As in transformers 4: OPT's folders ask for it, without stating a class."""
+    stated, kind, has_start = CLASSES[name]
+    names = {"add_bos_token": True, "bos_token": start, **stated}
+    found = HuggingFaceTokenizer(folder(tmp_path, kind, tokenizer_config=names))
+    assert pieces(found, "ab") == ["abc"] * has_start + ["ab"]
     assert found.implicit_prefix(add_special_tokens=True) == has_start
+
+
+def test_the_class_of_a_tokenizer_may_stand_in_the_models_configuration(tmp_path: Path) -> None:
+    """As GPT-J's does."""
+    config = {"model_type": "opt", "tokenizer_class": "CodeGenTokenizer"}
+    names = {"add_bos_token": True, "bos_token": "abc"}
+    assert pieces(HuggingFaceTokenizer(folder(tmp_path, config=config, tokenizer_config=names)), "ab") == ["ab"]
+
+
+@pytest.mark.parametrize(
+    ("names", "start"),
+    [({}, "<|endoftext|>"), ({"special_tokens_map": {"bos_token": "abc"}}, "abc")],
+    ids=["nowhere", "in the older file"],
+)
+def test_the_start_token_may_be_named_elsewhere_or_nowhere(names: dict[str, Any], start: str, tmp_path: Path) -> None:
+    stated = folder(tmp_path, "opt", tokenizer_config={"add_bos_token": True}, **names)
+    assert pieces(HuggingFaceTokenizer(stated), "ab") == [start, "ab"]
+
+
+def test_a_start_token_that_is_no_token_is_refused(tmp_path: Path) -> None:
+    names = {"add_bos_token": True, "bos_token": "<s>"}
+    with pytest.raises(ModelFolderError, match=r"'add_bos_token'\) that vocab\.json does not have: '<s>'\. Save "):
+        HuggingFaceTokenizer(folder(tmp_path, "opt", tokenizer_config=names))
 
 
 def test_token_ids_are_those_of_a_gguf_file_with_the_same_vocabulary(tmp_path: Path) -> None:

@@ -116,7 +116,6 @@ FOLDERS: dict[str, Make] = {
         path,
         "opt",
         tokenizer_config={
-            "tokenizer_class": "GPT2Tokenizer",
             "add_bos_token": True,
             "bos_token": "<|endoftext|>",
             "eos_token": "<|endoftext|>",

@@ -46,6 +46,10 @@ _MAX_DIGITS = 10
 _STARTING_CLASSES = ("Llama", "CodeLlama", "Gemma", "InternLM2", "InternLM3")
 """Classes of transformers, or of models' own code, for tokenizer.model that put the start token before every text;
 others do not."""
+_OF_GPT2 = ("gpt2", "gptj", "gpt_bigcode", "opt", "starcoder2")
+"""Model types whose class of transformers is GPT-2's for vocab.json and merges.txt."""
+_START_OF_GPT2 = "<|endoftext|>"
+"""Where a folder names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,8 @@ def _of_tiktoken(folder: Path) -> MadeTokenizer:
 
 
 def _of_merges(folder: Path) -> MadeTokenizer:
-    kind = of_texts(read_if_present(folder / CONFIG)).get("model_type")
+    config = of_texts(read_if_present(folder / CONFIG))
+    kind = config.get("model_type")
     own = MODEL_TYPES.get(kind) if isinstance(kind, str) else None
     if own is None or not own.cuts_by:
         raise CheckpointError(
@@ -135,9 +140,8 @@ def _of_merges(folder: Path) -> MadeTokenizer:
         "tokenizer.ggml.token_type": found.kinds,
         "tokenizer.ggml.merges": _read_merges(folder / MERGES),
     }
-    start = _literal(stated.get("bos_token"))
-    if stated.get("add_bos_token") is True and _is_gpt2(stated) and start in found.tokens:
-        metadata |= {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": found.tokens.index(start)}
+    if stated.get("add_bos_token") is True and _is_gpt2(stated, config):
+        metadata |= _start(folder, stated, found)
     files = tokenizer_files(Parameters(metadata, str(folder)), is_gguf=False)
     if own.is_composed:
         whole = msgspec.json.decode(files.tokenizer, type=dict[str, Any])
@@ -145,10 +149,25 @@ def _of_merges(folder: Path) -> MadeTokenizer:
     return MadeTokenizer(replace(files, configuration={}))  # names and ids come from the folder's own files
 
 
-def _is_gpt2(stated: Mapping[str, Any]) -> bool:
+def _is_gpt2(stated: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     """Return whether a folder's class is GPT-2's, which puts the start token before texts where it is asked to; all
-    classes for such files do so only since transformers 5."""
-    return str(stated.get("tokenizer_class")).startswith("GPT2")
+    classes for such files do so only since transformers 5. `config`: config.json, whose model type has a class where
+    none is stated."""
+    name = stated.get("tokenizer_class") or config.get("tokenizer_class")
+    return config.get("model_type") in _OF_GPT2 if name is None else str(name).startswith("GPT2")
+
+
+def _start(folder: Path, stated: Mapping[str, Any], found: _Tokens) -> dict[str, MetadataValue]:
+    """Return the start token that GPT-2's class puts before texts. Raises CheckpointError for one that there is not."""
+    # as in transformers: the older file counts more, and is not read beside a list of the added tokens
+    named = stated if "added_tokens_decoder" in stated else {**stated, **read_if_present(folder / SPECIAL_TOKENS)}
+    start = _literal(named.get("bos_token", _START_OF_GPT2))
+    if start not in found.tokens:
+        raise CheckpointError(
+            f"{folder} puts a token before texts ('add_bos_token') that {VOCABULARY} does not have: "
+            f"{str(start)[:40]!r}. {ADVICE}"
+        )
+    return {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": found.tokens.index(start)}
 
 
 @dataclass(slots=True)

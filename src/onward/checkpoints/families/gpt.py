@@ -23,7 +23,7 @@ _HAS_NORM_WEIGHTS, _HAS_NORMS_OF_SUMS, _EMBEDDING_SIZE = "has_norm_weights", "ha
 """Of folders alone."""
 _UNUSED_POSITIONS = 2
 """Rows before those of OPT's positions: they are for tokens that fill batches."""
-_CODEGEN_PARTS = 4
+_CODEGEN_PARTS, _CODEGEN2_PARTS = 4, 8
 """Into which CodeGen's matrices were cut for its training, each with queries, values and keys of some heads."""
 
 
@@ -109,11 +109,13 @@ def _gptj(checkpoint: Checkpoint) -> Architecture:
     return replace(common(checkpoint, norm="layer", activation="gelu_tanh"), is_parallel=True)
 
 
-def _codegen_kinds(_: Parameters, count: int) -> NDArray[np.int64] | None:
-    """Return the order of CodeGen's queries, values and keys, whose heads are in parts."""
-    if count % (3 * _CODEGEN_PARTS):
+def _codegen_kinds(parameters: Parameters, count: int) -> NDArray[np.int64] | None:
+    """Return the order of CodeGen's queries, values and keys, whose heads are in parts: in more where the size of heads
+    is stated, as by CodeGen 2 1B and 3.7B alone (the rule of CTranslate2's converter)."""
+    parts = _CODEGEN2_PARTS if parameters.has("attention.key_length") else _CODEGEN_PARTS
+    if count % (3 * parts):
         return None
-    queries, values, keys = np.arange(count).reshape(_CODEGEN_PARTS, 3, -1).swapaxes(0, 1).reshape(3, -1)
+    queries, values, keys = np.arange(count).reshape(parts, 3, -1).swapaxes(0, 1).reshape(3, -1)
     return np.concatenate((queries, keys, values))
 
 
