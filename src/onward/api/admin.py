@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from onward.api import refusals
-from onward.api.openai.response import WireObject, describe
+from onward.api.openai.response import COMPONENTS, WireObject, describe
 from onward.api.operations import body, get
 from onward.api.routes import JSON, JsonObject
 from onward.backends.base import LiveModel
@@ -107,10 +107,10 @@ def model_object(model: LiveModel) -> AdminModel:
     )
 
 
-def admin_schemas(ref_template: str) -> dict[str, Any]:
-    """Return the schemas of the objects by name. `ref_template` is msgspec's, with `{name}`."""
+def admin_schemas() -> dict[str, Any]:
+    """Return the schemas of the objects by name."""
     _, schemas = msgspec.json.schema_components(
-        (AdminModel, AdminModelList, AdminModelDeleted), ref_template=ref_template
+        (AdminModel, AdminModelList, AdminModelDeleted), ref_template=COMPONENTS
     )
     descriptions = {
         "status": "ready, recovering and dead as in /health; loading: it is not served yet; ending: it was replaced or "

@@ -110,7 +110,7 @@ def _operation(route: Route, dialect: str, profile: Profile) -> Schema:
 
 
 def _components(profile: Profile) -> dict[str, Schema]:
-    answers = response_schemas("#/components/schemas/{name}")
+    answers = response_schemas()
     answers["CompletionChunk"] = answers.pop("Chunk") | {"title": "CompletionChunk"}
     link = {"type": "string", "format": "uri", "description": "The URL of this object's JSON Schema."}
     linked = {"type": "object", "properties": {"$schema": link}, "required": ["$schema"]}
@@ -119,8 +119,8 @@ def _components(profile: Profile) -> dict[str, Schema]:
         **answers,
         "LinkedCompletion": {"allOf": [linked, ref("Completion")]},
         "Error": error_schema(),
-        **batch_schemas("#/components/schemas/{name}"),
-        **admin_schemas("#/components/schemas/{name}"),
+        **batch_schemas(),
+        **admin_schemas(),
         **adapter_schemas(),
         **server_schemas(),
     }

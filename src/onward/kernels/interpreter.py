@@ -348,11 +348,11 @@ def _emit_step(module: Module, walk: Any, wake: Any) -> None:
     step = (f.load_acquire(control) + 1) & PIECE_MASK
     counters = CONTEXT.load(f, context, "counters")
     with f.loop(0, CONTEXT.load(f, context, "num_records")) as index:
-        f.store_release(0, f.at(counters, index * COUNTER_BYTES + COMPLETED_OFFSET))
-        f.store_release(step << STEP_SHIFT, f.at(counters, index * COUNTER_BYTES))
+        f.store_release(0, counters, index * COUNTER_BYTES + COMPLETED_OFFSET)
+        f.store_release(step << STEP_SHIFT, counters, index * COUNTER_BYTES)
     for name, value in zip(STEP_FIELDS, fields, strict=True):
-        f.store_release(value, f.at(context, CONTEXT.offset(name)))
-    f.store_release(tape, f.at(control, CONTROL_TAPE))
+        f.store_release(value, context, CONTEXT.offset(name))
+    f.store_release(tape, control, CONTROL_TAPE)
     f.call(wake, [context, control])
     f.call(walk, [f.load_pointer(control, CONTROL_TAPE), context, f.i64(0), step])
     f.ret()

@@ -227,9 +227,9 @@ class Value:
         """Return the same bits as another type of the same size."""
         return Value(self.f, self.f.b.bitcast(self.v, t))
 
-    def lane(self, index: int | Value) -> Value:
+    def lane(self, index: int) -> Value:
         """Return one lane of a vector."""
-        return Value(self.f, self.f.b.extract_element(self.v, index.v if isinstance(index, Value) else I32(index)))
+        return Value(self.f, self.f.b.extract_element(self.v, I32(index)))
 
     def shuffle(self, indices: Iterable[int], other: Value | None = None) -> Value:
         """Return a vector of lanes of this vector, followed by lanes of `other`."""

@@ -21,7 +21,7 @@ from onward.api.openai.files import (
     operation,
     query,
 )
-from onward.api.openai.response import WireObject, describe
+from onward.api.openai.response import COMPONENTS, WireObject, describe
 from onward.api.operations import body, id_in_path
 from onward.api.routes import JSON, JsonObject
 from onward.errors import ApiError, InvalidRequest, NotFound
@@ -188,10 +188,10 @@ def wrong_purpose(purpose: str) -> InvalidRequest:
     )
 
 
-def batch_schemas(ref_template: str) -> dict[str, Any]:
-    """Return the schemas of files and batches by name. `ref_template` is msgspec's, with `{name}`."""
+def batch_schemas() -> dict[str, Any]:
+    """Return the schemas of files and batches by name."""
     _, schemas = msgspec.json.schema_components(
-        (File, FileList, FileDeleted, BatchObject, BatchList), ref_template=ref_template
+        (File, FileList, FileDeleted, BatchObject, BatchList), ref_template=COMPONENTS
     )
     for schema in schemas.values():
         describe(schema, {})

@@ -246,7 +246,11 @@ TYPES: dict[str, type[msgspec.Struct]] = {
 }  # fmt: skip
 
 
-def response_schemas(ref_template: str) -> dict[str, Schema]:
+COMPONENTS = "#/components/schemas/{name}"
+"""Where schemas of an OpenAPI document refer to each other."""
+
+
+def response_schemas(ref_template: str = COMPONENTS) -> dict[str, Schema]:
     """Return the schemas of response types by name. `ref_template` is msgspec's, with `{name}`."""
     _, schemas = msgspec.json.schema_components((Completion, Chunk, Model, ModelList), ref_template=ref_template)
     for name, schema in schemas.items():

@@ -62,14 +62,15 @@ def _sizes(stated: Mapping[str, Any], _: Mapping[str, MetadataValue], where: str
         return {}
     # the last layer never has a window
     local = [*local_layers(stated.get("layer_types"), count, _PERIOD, where)[:-1], False]
-    sizes = [_heads_stated(stated, layer, local[layer], where) for layer in range(count)]
+    heads = [_heads_stated(stated, layer, local[layer], where) for layer in range(count)]
+    sizes = [size for size, _ in heads]
     keyless = stated.get("num_kv_shared_layers") or 0
     inner = stated["intermediate_size"]
     is_wide = stated.get("use_double_wide_mlp") and type(inner) is int and type(keyless) is int
     found = {
-        "attention.key_length": _of_kind(sizes, local, 0, False, where),
-        "attention.key_length_swa": _of_kind(sizes, local, 0, True, where),
-        "attention.head_count_kv": [size[1] for size in sizes],
+        "attention.key_length": _of_kind(sizes, local, False, where),
+        "attention.key_length_swa": _of_kind(sizes, local, True, where),
+        "attention.head_count_kv": [keys for _, keys in heads],
         "attention.shared_kv_layers": keyless,
         "attention.keys_are_values": bool(stated.get("attention_k_eq_v")),
         WINDOW_LAYERS: local,
@@ -122,14 +123,14 @@ def _heads_stated(stated: Mapping[str, Any], layer: int, is_local: bool, where: 
     return changed.get("head_dim", size), changed.get("num_key_value_heads", keys)
 
 
-def _of_kind(sizes: Sequence[Any], local: Sequence[bool], part: int, is_local: bool, where: str) -> Any:
+def _of_kind(sizes: Sequence[Any], local: Sequence[bool], is_local: bool, where: str) -> Any:
     """Return the size that all layers with a window have, or all others; of all where there are none."""
-    found = [size[part] for size, each in zip(sizes, local, strict=True) if each == is_local]
+    found = [size for size, each in zip(sizes, local, strict=True) if each == is_local]
     if any(each != found[0] for each in found):
         raise CheckpointError(
             f"{where} has layers of different sizes ('per_layer_config'), which Onward does not compute."
         )
-    return found[0] if found else sizes[0][part]
+    return found[0] if found else sizes[0]
 
 
 def _gemma4(checkpoint: Checkpoint) -> Architecture:

@@ -79,7 +79,7 @@ Grammar = dict[str, GrammarPart]
 
 def divide(rules: GrammarRules) -> Grammar:
     """Return a grammar with lexemes that are as large as possible."""
-    regular = holding(rules, chars=True, token=False, all_options=True)
+    regular = holding(rules, token=False, all_options=True)
     if ROOT in regular:
         return {ROOT: Lexeme(Ref(ROOT))}
     divider = _Divider(rules, frozenset(regular))

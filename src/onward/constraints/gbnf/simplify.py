@@ -29,7 +29,7 @@ from onward.constraints.gbnf.parse import ROOT
 def simplified(rules: GrammarRules) -> GrammarRules:
     """Return the rules that `root` needs, without what matches no text, and with repetitions for rules that end or
     begin with themselves. Raises GrammarError if no text is left."""
-    productive = holding(rules, chars=True, token=True, all_options=False)
+    productive = holding(rules, token=True, all_options=False)
     if ROOT not in productive:
         raise GrammarError("it matches no text")
 
@@ -73,9 +73,9 @@ class _Goal:
         self.name = name
 
 
-def holding(rules: GrammarRules, *, chars: bool, token: bool, all_options: bool) -> dict[str, None]:
+def holding(rules: GrammarRules, *, token: bool, all_options: bool) -> dict[str, None]:
     """Return the rules for which a property holds, in an order in which each comes after those that it needs. It holds
-    for characters and tokens as given, for a sequence if it holds for all parts, for a choice if it holds for one
+    for characters, for tokens if `token`, for a sequence if it holds for all parts, for a choice if it holds for one
     option or for `all_options`, and for a repetition if it holds for what is repeated or, without `all_options`, if
     that may be left out. Linear in the size of the rules.
     """
@@ -87,9 +87,9 @@ def holding(rules: GrammarRules, *, chars: bool, token: bool, all_options: bool)
         is_met = False
         match node:
             case Chars(ranges):
-                is_met = chars and bool(ranges)
+                is_met = bool(ranges)
             case Text():
-                is_met = chars
+                is_met = True
             case Token():
                 is_met = token
             case Ref(name):
