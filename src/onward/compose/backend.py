@@ -193,7 +193,7 @@ def _compose_cluster(settings: Settings, filters: ContentFilters | None, progres
 
 def start_engine(settings: Settings, progress: Progress, on_failure: ExitStack, *, threads: int = 0) -> Served:
     """Return the one model of the settings with its engine, whose `EngineClient.start` was not called yet;
-    `on_failure` stops it. `threads`: of an engine that can be told how many, unless the settings do. Raises
+    `on_failure` stops it. `threads`: of an engine of which that can be set, unless the settings do. Raises
     SetupError."""
     refuse_unused(settings, is_server=True)
     settings = replace(settings, threads=settings.threads or threads)

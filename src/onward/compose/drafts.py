@@ -95,7 +95,7 @@ def _not_computed_here(name: str) -> str:
 
 
 def drafter_of(found: ResolvedModel) -> tuple[Path, bool] | None:
-    """Return what tells the draft model of a model from others: where it is, and whether only layers of it draft."""
+    """Return what identifies the draft model of a model: where it is, and whether only layers of it draft."""
     return None if found.draft is None else (found.draft.path.absolute(), found.draft.is_predictor)
 
 

@@ -29,7 +29,7 @@ def replace_one_of(root: Schema) -> None:
 
 
 class _Comparison:
-    """Compares schemas of one root. What it cannot tell counts as not excluded."""
+    """Compares schemas of one root. What it cannot decide counts as not excluded."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root

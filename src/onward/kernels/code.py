@@ -21,7 +21,7 @@ from onward.kernels.recipe import Recipe, Sources
 from onward.kernels.targets import Target, host
 
 REVISION = 2
-"""Raised when other passes or options give other code for the same IR."""
+"""Raised when other passes or options make other code of the same IR."""
 
 WAIT_SECONDS = 10.0
 """How long to wait for what another process compiles, many times what it takes: then it is compiled here, too."""

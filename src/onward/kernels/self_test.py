@@ -1,6 +1,6 @@
 """A product, a softmax and other functions of fixed numbers, whose bits are known: every machine must compute them.
 
-Fingerprints of models do not name the processor, because kernels give the same bits on all. This is checked, in
+Fingerprints of models do not name the processor, because kernels compute the same bits on all. This is checked, in
 milliseconds, where kernels are first loaded: a processor or a compiler that is at fault must not answer for others.
 """
 

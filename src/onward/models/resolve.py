@@ -123,7 +123,7 @@ def resolve(
 
 @dataclass(frozen=True, slots=True)
 class _Resolver:
-    """Resolves names without an adapter of their own, as `resolve` is told to."""
+    """Resolves names without an adapter, with the options of `resolve`."""
 
     allow_download: bool
     progress: Progress

@@ -289,7 +289,7 @@ def read_audit(connection: Connection, name: str | None = None) -> list[AuditEnt
 
 
 def read_id(connection: Connection) -> int:
-    """Return the number that tells this database from others."""
+    """Return the number that identifies this database."""
     return int(connection.execute(select(META.c.value).where(META.c.name == "id")).scalar_one())
 
 

@@ -2,8 +2,8 @@
 
 A file is a list of lines: a CRC-32 in hexadecimal, a space, JSON. Whoever holds a file's lock owns it. What a process
 has written outlives it, so a kill leaves the lines in the order in which they were appended, the last one perhaps not
-whole: its checksum tells. A file that was made in the place of another one counts from its line "whole" on: until then
-that one has everything.
+whole: its checksum shows it. A file that was made in the place of another one counts from its line "whole" on: until
+then that one has everything.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ PROBE_SECONDS = 10.0
 MAX_SUGGESTED = 8
 """How many models of a server are listed for a name that it does not have."""
 CANCEL_SECONDS = 2.0
-"""How long a command that ends waits until the server has been told to cancel."""
+"""How long a command that ends waits until the server has received its cancellation."""
 MAX_SEED_DIGITS = 20
 NO_HEADERS: Mapping[str, str] = {}
 REDACTED = {

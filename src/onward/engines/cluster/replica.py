@@ -188,7 +188,7 @@ class EngineReplica:
                 running.choice_cancelled(number)
 
     def record_replica_metadata(self) -> dict[str, Any]:
-        """Called by Ray Serve, once: returns what its routers are told about this replica."""
+        """Called by Ray Serve, once: returns what its routers receive about this replica."""
         return self._info.encode()
 
     def record_routing_stats(self) -> dict[str, Any]:

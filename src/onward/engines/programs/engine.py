@@ -117,7 +117,7 @@ class ProgramEngine(UpstreamEngine):
         await super()._connect(check)
 
     async def _wait_until_it_answers(self, process: ProgramProcess) -> None:
-        """Raises SetupError when it ends before, hangs, or gives an unexpected answer."""
+        """Raises SetupError when it ends before, hangs, or answers unexpectedly."""
         while True:
             if process.has_ended:
                 raise SetupError(f"{self._title} could not load {self._name}: {process.reason}.")
@@ -202,15 +202,15 @@ class ProgramEngine(UpstreamEngine):
 
     def _lost(self, reason: str) -> None:
         """Notify the pool, so that the state is "recovering" until the next program answers."""
-        is_told = threading.Event()
+        is_notified = threading.Event()
 
-        def tell() -> None:
+        def notify() -> None:
             if self._pool is not None:
                 self._pool.lost(f"{self._title} was lost: {reason}")
-            is_told.set()
+            is_notified.set()
 
-        self._thread.call(tell)
-        while not is_told.wait(POLL_SECONDS) and not self._stops.is_set():
+        self._thread.call(notify)
+        while not is_notified.wait(POLL_SECONDS) and not self._stops.is_set():
             pass
 
     def _recovered(self, run: _Run) -> None:
