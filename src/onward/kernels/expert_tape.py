@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.kernels.activations import ACTIVATIONS, ActivationName
-from onward.kernels.altup_tape import AltUpTape
 from onward.kernels.expert_operations import MAX_EXPERTS
 from onward.kernels.interpreter import COMBINE_CODE, GATHER_CODE, GROUP_CODE, ROUTE_CODE, WEIGH_CODE
 from onward.kernels.memory import Rows, Vector, address
@@ -18,7 +17,7 @@ from onward.kernels.operands import Matrix
 from onward.kernels.panels import panel_count
 from onward.kernels.products import OUT_BYTES, ProductKind
 from onward.kernels.records import COMBINE, EXPERT_PRODUCT, GATHER, GROUP, ROUTE, ROUTING, ROUTING_WORDS, WEIGH
-from onward.kernels.tape import MAX_CLAIM_BYTES, float_row_bytes
+from onward.kernels.tape import MAX_CLAIM_BYTES, TapeBuilder, float_row_bytes
 
 PIECE_BYTES = 49_152
 """Weights of an expert that are multiplied at a time, about."""
@@ -75,8 +74,8 @@ class Routing:
         return self.active[: int(self.words[ROUTING.offset("num_active") // 8])]
 
 
-class ExpertTape(AltUpTape):
-    """A tape with mixtures of experts."""
+class ExpertTape(TapeBuilder):
+    """Writes the records."""
 
     def route(
         self,

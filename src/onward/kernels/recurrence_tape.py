@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onward.kernels.expert_tape import ExpertTape
 from onward.kernels.interpreter import DELTA_CODE, SCAN_CODE, STATE_SPACE_CODE
 from onward.kernels.memory import Rows, Vector
 from onward.kernels.records import DELTA, SCAN, STATE_SPACE
 from onward.kernels.recurrence import ring_bytes, scan_scratch_numbers
 from onward.kernels.state_space import StateSpaceShape
+from onward.kernels.tape import TapeBuilder
 from onward.kernels.values import LANES
 
 SCAN_PIECE_NUMBERS = 512
@@ -34,7 +34,7 @@ class Kept:
     log: Rows
 
 
-class RecurrentTape(ExpertTape):
+class RecurrentTape(TapeBuilder):
     """Writes the records."""
 
     def scan(self, values: Rows, width: int, weights: Vector, kept: Kept, bias: Vector | None = None) -> None:

@@ -16,7 +16,6 @@ from onward.kernels.code import Code
 from onward.kernels.interpreter import Kernels
 from onward.kernels.memory import Rows
 from onward.kernels.parts import tape_of
-from onward.kernels.recurrence_tape import RecurrentTape
 from onward.machine import available_memory
 from onward.runtimes.fingerprint import adapter_id
 from onward.runtimes.kv_plan import mib
@@ -24,6 +23,7 @@ from onward.runtimes.native.buffers import Buffers, Cache
 from onward.runtimes.native.decoder import Decoder
 from onward.runtimes.native.mixture import ExpertRecords
 from onward.runtimes.native.model import MAX_ROWS, NativeModel, Tape
+from onward.runtimes.native.model_tape import DecoderTape, ModelTape
 from onward.runtimes.native.panel_cache import PanelCache, PanelSource, bytes_of
 from onward.runtimes.native.positions import Positions
 from onward.runtimes.native.weights import TABLES, MatrixChange, Weights, table_of
@@ -50,11 +50,12 @@ class TapeWriter:
     hidden: Rows | None = None
     """Where a step leaves the hidden states of its rows, if something reads them."""
 
-    def write(self, weights: Weights) -> tuple[Tape, RecurrentTape]:
+    def write(self, weights: Weights) -> tuple[Tape, DecoderTape]:
         """Return a tape, and its builder, which owns the memory that it points to."""
-        tape = RecurrentTape(self.kernels, MAX_ROWS, self.threads)
+        tape = DecoderTape(self.kernels, MAX_ROWS, self.threads)
         experts = self.experts.on(tape) if self.experts is not None else None
-        decoder = Decoder(self.found, weights, tape, self.buffers, self.positions, self.cache, experts)
+        shared = ModelTape(self.found, weights, tape, self.buffers)
+        decoder = Decoder(shared, self.positions, self.cache, experts)
         decoder.write_first()
         first = tape.take()
         decoder.write_kept()

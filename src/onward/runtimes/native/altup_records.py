@@ -16,20 +16,16 @@ computed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from onward.checkpoints.architecture import AltUp, Architecture
-from onward.kernels.activations import ActivationName
-from onward.kernels.altup_tape import AltUpTape
+from onward.checkpoints.architecture import AltUp
 from onward.kernels.memory import Rows, Vector
 from onward.kernels.operands import Norm
 from onward.kernels.panels import panel_count
 from onward.kernels.weight_types import PANEL_ROWS
-from onward.runtimes.native.attention_records import norm_of
-from onward.runtimes.native.buffers import AltUpBuffers, Buffers
-from onward.runtimes.native.weights import Weights
+from onward.runtimes.native.buffers import AltUpBuffers
+from onward.runtimes.native.model_tape import ModelTape
 
 ATTENTION_SCALE = math.sqrt(0.5)
 """By what the sum of what a layer reads, attention and the product beside it is multiplied."""
@@ -38,24 +34,13 @@ _LEAST = 1e-5
 
 
 class AltUpRecords:
-    """Writes the records. `inputs`: where what matrices read is written, by its form; `products`: writes products of
-    what is there, times a number."""
+    """Writes the records."""
 
-    def __init__(
-        self,
-        found: Architecture,
-        altup: AltUp,
-        weights: Weights,
-        tape: AltUpTape,
-        buffers: Buffers,
-        own: AltUpBuffers,
-        inputs: Mapping[ActivationName, Rows],
-        products: Callable[..., None],
-    ) -> None:
-        self._found, self._weights, self._tape, self._inputs, self._products = found, weights, tape, inputs, products
+    def __init__(self, shared: ModelTape, altup: AltUp, own: AltUpBuffers) -> None:
+        self._shared, self._found, self._weights, self._tape = shared, shared.found, shared.weights, shared.tape
         self._count, self._rank = altup.count, altup.laurel_rank
-        self._hidden, self._added, self._own = buffers.hidden, buffers.added, own
-        self._as_large = Norm(Vector.of(np.ones(found.hidden, np.float32)), _LEAST)
+        self._hidden, self._added, self._own = shared.buffers.hidden, shared.buffers.added, own
+        self._as_large = Norm(Vector.of(np.ones(self._found.hidden, np.float32)), _LEAST)
 
     def begin(self) -> None:
         """Write all states of the embeddings."""
@@ -64,8 +49,8 @@ class AltUpRecords:
         for index in range(1, self._count):
             name, state = f"altup_proj.{index - 1}", states.state(index)
             self._tape.begin_part(self._weights.stream_index(name))
-            self._read(name, self._hidden, size)
-            self._products([(name, state)])
+            self._shared.read(self._hidden, size, name)
+            self._shared.products([(name, state)])
             self._tape.norm(state, self._as_large, state, "float32", reference=states.state(0))
 
     def predict(self, layer: int) -> None:
@@ -82,10 +67,11 @@ class AltUpRecords:
     def add_beside_attention(self, layer: int) -> None:
         """Add what attention reads, and its product with two matrices, to the hidden values."""
         prefix = f"blk.{layer}."
-        self._tape.norm(self._hidden, self._norm(f"{prefix}attn_norm"), self._hidden, "float32", added_scale=1.0)
-        self._read(f"{prefix}laurel_r", self._own.low, self._rank)
-        self._products([(f"{prefix}laurel_r", self._added)])
-        self._tape.norm(self._added, self._norm(f"{prefix}laurel_post_norm"), self._hidden, "float32", added_scale=1.0)
+        self._tape.norm(self._hidden, self._shared.norm(f"{prefix}attn_norm"), self._hidden, "float32", added_scale=1.0)
+        self._shared.read(self._own.low, self._rank, f"{prefix}laurel_r")
+        self._shared.products([(f"{prefix}laurel_r", self._added)])
+        norm = self._shared.norm(f"{prefix}laurel_post_norm")
+        self._tape.norm(self._added, norm, self._hidden, "float32", added_scale=1.0)
 
     def correct(self, layer: int) -> None:
         """Write all states, of their predictions and of what a layer has made of the first one."""
@@ -95,13 +81,13 @@ class AltUpRecords:
     def read_first(self, layer: int, name: str) -> None:
         """Write the first state, each number times its own one, as a matrix reads it."""
         scale = self._weights.required_vector(f"blk.{layer}.altup_correct_scale.weight")
-        self._read(name, self._own.states.state(0), self._found.hidden, scale)
+        self._shared.read(self._own.states.state(0), self._found.hidden, name, scale=scale)
 
     def add_to_others(self, norm: str) -> None:
         """Add what was made of a layer's own input, normalised, to all states but the first one."""
         for index in range(1, self._count):
             state = self._own.states.state(index)
-            self._tape.norm(self._added, self._norm(norm), state, "float32", added_scale=1.0)
+            self._tape.norm(self._added, self._shared.norm(norm), state, "float32", added_scale=1.0)
 
     def finish(self) -> None:
         """Write the hidden values that logits are made of."""
@@ -110,8 +96,8 @@ class AltUpRecords:
         for index in range(1, self._count):
             name, product = f"altup_unembd_proj.{index - 1}", self._own.predicted.state(index)
             self._tape.begin_part(self._weights.stream_index(name))
-            self._read(name, states.state(index), size)
-            self._products([(name, product)])
+            self._shared.read(states.state(index), size, name)
+            self._shared.products([(name, product)])
             self._tape.norm(
                 product, self._as_large, self._hidden, "float32", reference=states.state(0), added_scale=1.0,
                 total_scale=1 / self._count if index == self._count - 1 else 1.0,
@@ -121,17 +107,8 @@ class AltUpRecords:
         """Write the product of a matrix with what a router makes of a state."""
         prefix, modalities = f"blk.{layer}.", self._own.modalities
         router, matrix = f"{prefix}altup_router", f"{prefix}{name}"
-        for form in self._weights.forms(router):
-            self._tape.norm(state, self._norm(f"{router}_norm"), self._inputs[form], form)
-        self._products([(router, modalities)], scale=1 / self._found.hidden)
+        self._shared.read_normalised(state, self._shared.norm(f"{router}_norm"), router)
+        self._shared.products([(router, modalities)], scale=1 / self._found.hidden)
         self._tape.cap(modalities, panel_count(self._count) * PANEL_ROWS, 1.0)
-        self._read(matrix, modalities, self._count)
-        self._products([(matrix, self._own.coefficients)])
-
-    def _read(self, name: str, source: Rows, size: int, scale: Vector | None = None) -> None:
-        """Write rows as a matrix reads them."""
-        for form in self._weights.forms(name):
-            self._tape.quantise(source, size, self._inputs[form], form, scale)
-
-    def _norm(self, name: str) -> Norm:
-        return norm_of(self._found, self._weights, name)
+        self._shared.read(modalities, self._count, matrix)
+        self._shared.products([(matrix, self._own.coefficients)])

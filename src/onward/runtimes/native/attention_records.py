@@ -7,52 +7,26 @@ are computed, and kept, for all heads: later steps attend to them as to others.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from onward.checkpoints.architecture import Architecture
-from onward.kernels.activations import ActivationName
 from onward.kernels.maths import LOG2_E
 from onward.kernels.memory import Rows, Vector
 from onward.kernels.operands import Norm
 from onward.kernels.panels import panel_count
-from onward.kernels.tape import TapeBuilder
 from onward.kernels.weight_types import GROUP, PANEL_ROWS
-from onward.runtimes.native.buffers import Buffers, Cache, HeadBuffers
+from onward.runtimes.native.buffers import Cache, HeadBuffers
+from onward.runtimes.native.model_tape import ModelTape
 from onward.runtimes.native.positions import Positions
-from onward.runtimes.native.weights import Weights
-
-Products = Sequence[tuple[str, Rows]]
-"""Matrices by name, and where their products go."""
-
-
-def norm_of(found: Architecture, weights: Weights, name: str) -> Norm:
-    """Return a norm of an architecture's kind."""
-    if not found.has_norm_weights:
-        return Norm(Vector.of(np.ones(found.hidden, np.float32)), found.epsilon, is_centred=found.norm == "layer")
-    weight = weights.required_vector(f"{name}.weight")
-    return Norm(weight, found.epsilon, weights.vector(f"{name}.bias"), found.norm == "layer")
 
 
 class AttentionRecords:
-    """Writes the records. `inputs`: where what matrices read is written, by its form; `products`: writes products of
-    what is there."""
+    """Writes the records."""
 
-    def __init__(
-        self,
-        found: Architecture,
-        weights: Weights,
-        tape: TapeBuilder,
-        buffers: Buffers,
-        positions: Positions,
-        cache: Cache,
-        inputs: Mapping[ActivationName, Rows],
-        products: Callable[[Products], None],
-    ) -> None:
-        self._found, self._weights, self._tape, self._buffers = found, weights, tape, buffers
+    def __init__(self, shared: ModelTape, positions: Positions, cache: Cache) -> None:
+        self._shared, self._found, self._weights = shared, shared.found, shared.weights
+        self._tape, self._buffers = shared.tape, shared.buffers
         self._positions, self._cache = positions, cache
-        self._inputs, self._products = inputs, products
 
     def queries(self, layer: int) -> list[tuple[str, Rows]]:
         """Return the matrices of a layer's queries, and of a gate of what they find, with where their products lie."""
@@ -80,9 +54,8 @@ class AttentionRecords:
             sources.append(("q_a_norm", latent.queries, [(f"{prefix}q_b", heads.queries)]))
         for name, source, parts in sources:
             norm = Norm(self._weights.required_vector(f"{prefix}{name}.weight"), self._found.latent.epsilon)
-            for form in dict.fromkeys(form for part, _ in parts for form in self._weights.forms(part)):
-                self._tape.norm(source, norm, self._inputs[form], form)
-            self._products(parts)
+            self._shared.read_normalised(source, norm, *(part for part, _ in parts))
+            self._shared.products(parts)
 
     def rotate(self, layer: int, *, has_queries: bool = True) -> None:
         """Write queries, if they are wanted, and a layer's own keys and values as attention reads them."""
@@ -136,14 +109,12 @@ class AttentionRecords:
         window = found.window if layer in found.window_layers else None
         size, forms = heads.num_heads * heads.value_size, self._weights.forms(f"{prefix}attn_output")
         is_read_as_written = forms == ["float32"] and size % GROUP == 0 and not found.has_gated_attention
-        attended = self._inputs["float32"] if is_read_as_written else buffers.attended
+        attended = self._shared.inputs["float32"] if is_read_as_written else buffers.attended
         tape.attend(shape, buffers.rotated, blocks, attended, window, sinks=sinks, cap=found.attention_cap)
-        for form in () if is_read_as_written else forms:
-            target = self._inputs[form]
-            if found.has_gated_attention:
-                tape.unit(buffers.gates, buffers.attended, size, target, form, "sigmoid")
-            else:
-                tape.quantise(buffers.attended, size, target, form)
+        if found.has_gated_attention:
+            self._shared.read_unit(buffers.gates, buffers.attended, size, f"{prefix}attn_output", "sigmoid")
+        elif not is_read_as_written:
+            self._shared.read(buffers.attended, size, f"{prefix}attn_output")
 
     def _values(self, layer: int, buffers: HeadBuffers) -> None:
         """Write the values that are not the product of a matrix as it is: keys before their norm, and norms."""
@@ -180,7 +151,7 @@ class AttentionRecords:
         layer norm as long as all heads has the weights of each, one after the other (StableLM)."""
         if not self._weights.has(f"{name}.weight"):
             return
-        norm = norm_of(self._found, self._weights, name)
+        norm = self._shared.norm(name)
         if norm.weight.length == size or norm.is_centred:
             self._tape.norm_heads(values, num_heads, size, norm)
         else:

@@ -22,49 +22,37 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onward.checkpoints.architecture import Architecture, Mixture
+from onward.checkpoints.architecture import Mixture
 from onward.kernels.memory import Rows, Vector
-from onward.kernels.operands import Matrix, Norm
-from onward.kernels.recurrence_tape import RecurrentTape
+from onward.kernels.operands import Norm
 from onward.runtimes.native.altup_records import ATTENTION_SCALE, AltUpRecords
-from onward.runtimes.native.attention_records import AttentionRecords, norm_of
-from onward.runtimes.native.buffers import Buffers, Cache
+from onward.runtimes.native.attention_records import AttentionRecords
+from onward.runtimes.native.buffers import Cache
 from onward.runtimes.native.embedding_records import EmbeddingRecords
 from onward.runtimes.native.mixture import ExpertRecords
+from onward.runtimes.native.model_tape import ModelTape
 from onward.runtimes.native.positions import Positions
 from onward.runtimes.native.state_records import StateRecords
-from onward.runtimes.native.weights import Weights, expert_names, matrix_names
 
 
 class Decoder:
     """Writes the tape."""
 
     def __init__(
-        self,
-        found: Architecture,
-        weights: Weights,
-        tape: RecurrentTape,
-        buffers: Buffers,
-        positions: Positions,
-        cache: Cache,
-        experts: ExpertRecords | None = None,
+        self, shared: ModelTape, positions: Positions, cache: Cache, experts: ExpertRecords | None = None
     ) -> None:
         """`experts`: writes the layers that have some, if there are any."""
-        self._found, self._weights, self._tape, self._buffers = found, weights, tape, buffers
-        self._cache = cache
-        self._experts = experts
-        readers = [*matrix_names(found, weights), *expert_names(found)]
-        self._inputs = {form: buffers.inputs(form) for name in readers for form in weights.forms(name)}
+        found, buffers = shared.found, shared.buffers
+        self._shared, self._found, self._weights = shared, found, shared.weights
+        self._tape, self._buffers = shared.tape, buffers
+        self._cache, self._experts = cache, experts
         self._hidden, self._added = buffers.hidden, buffers.added
-        self._states = StateRecords(found, weights, tape, buffers, self._inputs)
-        self._attention = AttentionRecords(
-            found, weights, tape, buffers, positions, cache, self._inputs, self._products
-        )
-        self._embeddings = EmbeddingRecords(found, weights, tape, buffers, self._inputs, self._products)
+        self._states = StateRecords(shared)
+        self._attention = AttentionRecords(shared, positions, cache)
+        self._embeddings = EmbeddingRecords(shared)
         self._altup: AltUpRecords | None = None
         if found.altup is not None and buffers.altup is not None:
-            parts = found, found.altup, weights, tape, buffers, buffers.altup, self._inputs, self._products
-            self._altup = AltUpRecords(*parts)
+            self._altup = AltUpRecords(shared, found.altup, buffers.altup)
         self._first_of_rest = found.last_kept_layer + (found.last_kept_layer in cache.kept)
 
     def write_first(self) -> None:
@@ -85,7 +73,7 @@ class Decoder:
         if self._altup is not None:
             self._altup.predict(layer)
         self._read(f"blk.{layer}.attn_norm", [name for name, _ in kept])
-        self._products(kept)
+        self._shared.products(kept)
         if layer in self._found.convolution_layers:
             self._tape.keep(self._buffers.convolved, self._found.hidden, self._cache.layers[layer])
         else:
@@ -98,7 +86,7 @@ class Decoder:
         if self._altup is not None:
             self._altup.finish()
         if target is not None:
-            self._tape.norm(self._hidden, self._norm(norm), target, "float32")
+            self._tape.norm(self._hidden, self._shared.norm(norm), target, "float32")
 
     def write_output(self, norm: str = "output_norm") -> None:
         """Write the logits, float32 [rows, vocabulary], to those of the buffers."""
@@ -131,7 +119,7 @@ class Decoder:
             if self._altup is not None:
                 projections += self._altup.beside_attention(layer)
             self._read(norm, [name for name, _ in projections])
-            self._products(projections)
+            self._shared.products(projections)
             if self._altup is not None:
                 self._altup.add_beside_attention(layer)
             if found.has_two_norms or not found.is_parallel:
@@ -140,7 +128,7 @@ class Decoder:
                 self._mixture(experts, mixture, layer, norm)  # attention has what it reads already
             elif found.is_parallel:  # the feed-forward layer reads before attention's result is added
                 self._read(norm, [name for name, _ in feeds])
-                self._products(feeds)
+                self._shared.products(feeds)
             self._mix(layer)
         if mixture is not None and experts is not None:
             if mixture.is_beside_dense:
@@ -150,7 +138,7 @@ class Decoder:
         elif found.is_feeding(layer):
             if not found.is_parallel:
                 self._read(norm, [name for name, _ in feeds])
-                self._products(feeds)
+                self._shared.products(feeds)
             numbers = found.xielu[layer] if found.xielu else ()
             self._down(f"{prefix}ffn_down", feeds, numbers, found.gate_cutoffs[layer] if found.gate_cutoffs else None)
             self._add(f"{prefix}ffn_down", f"{prefix}post_ffw_norm", self._output_scale(layer, has_input=False))
@@ -199,26 +187,22 @@ class Decoder:
         if gate is not None and cutoff is not None:
             self._tape.sparsify(gate, self._weights.matrix(name).inputs, cutoff)
         own = Vector.of(np.array(numbers, np.float32)) if numbers else None
-        for form in self._weights.forms(name):
-            inputs, target = self._weights.matrix(name).inputs, self._inputs[form]
-            self._tape.unit(gate, feeds[-1][1], inputs, target, form, self._found.activation, parameters=own)
+        size = self._weights.matrix(name).inputs
+        self._shared.read_unit(gate, feeds[-1][1], size, name, self._found.activation, own)
 
     def _add_input(self, layer: int) -> None:
         """Write the addition of a layer's own input, as far as a gate lets it through."""
-        found, tape, prefix = self._found, self._tape, f"blk.{layer}."
+        found, shared, prefix = self._found, self._shared, f"blk.{layer}."
         gate, size = self._buffers.layer_inputs, found.layer_input
         if self._altup is not None:
             self._altup.correct(layer)
             self._altup.read_first(layer, f"{prefix}inp_gate")
         else:
-            for form in self._weights.forms(f"{prefix}inp_gate"):
-                tape.quantise(self._hidden, found.hidden, self._inputs[form], form)
-        self._products([(f"{prefix}inp_gate", gate)])
-        own = gate.without(4 * size * (layer + 1))
-        for form in self._weights.forms(f"{prefix}proj"):
-            tape.unit(gate, own, size, self._inputs[form], form, found.activation)
+            shared.read(self._hidden, found.hidden, f"{prefix}inp_gate")
+        shared.products([(f"{prefix}inp_gate", gate)])
+        shared.read_unit(gate, gate.without(4 * size * (layer + 1)), size, f"{prefix}proj", found.activation)
         if self._altup is not None:
-            self._products([(f"{prefix}proj", self._added)])
+            shared.products([(f"{prefix}proj", self._added)])
             self._altup.add_to_others(f"{prefix}post_norm")
         else:
             self._add(f"{prefix}proj", f"{prefix}post_norm", self._output_scale(layer, has_input=True))
@@ -227,21 +211,20 @@ class Decoder:
         """Write a layer that has both, side by side. Its router reads rows with a norm of its own."""
         found, tape, prefix, added, total = self._found, self._tape, f"blk.{layer}.", self._added, self._buffers.sum
         self._read(f"{prefix}ffn_norm", [name for name, _ in feeds])
-        self._products(feeds)
+        self._shared.products(feeds)
         self._down(f"{prefix}ffn_down", feeds)
-        self._products([(f"{prefix}ffn_down", added)])
-        tape.norm(added, self._norm(f"{prefix}post_ffw_norm_1"), total, "float32")
+        self._shared.products([(f"{prefix}ffn_down", added)])
+        tape.norm(added, self._shared.norm(f"{prefix}post_ffw_norm_1"), total, "float32")
         router = f"{prefix}ffn_gate_inp"
         scale = self._weights.required_vector(f"{router}.scale").values[: found.hidden] / np.sqrt(
             np.float32(found.hidden)
         )
-        for form in self._weights.forms(router):
-            tape.norm(self._hidden, Norm(Vector.of(scale), found.epsilon), self._inputs[form], form)
-        self._products([(router, experts.logits)])
+        self._shared.read_normalised(self._hidden, Norm(Vector.of(scale), found.epsilon), router)
+        self._shared.products([(router, experts.logits)])
         self._read(f"{prefix}pre_ffw_norm_2", [f"{prefix}ffn_gate_exps", f"{prefix}ffn_up_exps"])
-        experts.write(layer, self._inputs)
+        experts.write(layer, self._shared.inputs)
         experts.combine(added, None, None, is_added=False)
-        tape.norm(added, self._norm(f"{prefix}post_ffw_norm_2"), total, "float32", added_scale=1.0)
+        tape.norm(added, self._shared.norm(f"{prefix}post_ffw_norm_2"), total, "float32", added_scale=1.0)
         self._add_normalised(total, f"{prefix}post_ffw_norm", self._output_scale(layer, has_input=False))
 
     def _mixture(self, experts: ExpertRecords, mixture: Mixture, layer: int, norm: str) -> None:
@@ -253,11 +236,11 @@ class Decoder:
         if has_gate:
             products.append((f"{prefix}gate_inp_shexp", experts.shared_gates))
         self._read(norm, [name for name, _ in products] + [f"{prefix}{part}_exps" for part in mixture.inputs])
-        self._products(products)
-        experts.write(layer, self._inputs)
+        self._shared.products(products)
+        experts.write(layer, self._shared.inputs)
         if shared:
             self._down(f"{prefix}down_shexp", shared)
-            self._products([(f"{prefix}down_shexp", experts.shared)])
+            self._shared.products([(f"{prefix}down_shexp", experts.shared)])
         parts = experts.shared if shared else None, experts.shared_gates if has_gate else None
         experts.combine(self._added, *parts, is_added=not self._found.has_norms_after)
         if self._found.has_norms_after:
@@ -279,74 +262,29 @@ class Decoder:
         taps = self._weights.by_input(f"blk.{layer}.shortconv.conv.weight")
         self._tape.keep(source, width, cache)
         for form in self._weights.forms(self._mixer_output(layer)):
-            self._tape.convolve(source, width, taps, cache, self._inputs[form], form)
-
-    def _norm(self, name: str) -> Norm:
-        return norm_of(self._found, self._weights, name)
+            self._tape.convolve(source, width, taps, cache, self._shared.inputs[form], form)
 
     def _read(self, norm: str, readers: Sequence[str]) -> None:
         """Write the hidden values, normalised unless the architecture reads them as they are, in each form that one of
         the readers needs."""
-        for form in dict.fromkeys(form for reader in readers for form in self._weights.forms(reader)):
-            target = self._inputs[form]
-            if self._found.has_norms_before:
-                self._tape.norm(self._hidden, self._norm(norm), target, form)
-            else:
-                self._tape.quantise(self._hidden, self._found.hidden, target, form)
+        if self._found.has_norms_before:
+            self._shared.read_normalised(self._hidden, self._shared.norm(norm), *readers)
+        else:
+            self._shared.read(self._hidden, self._found.hidden, *readers)
 
     def _add(self, name: str, norm_after: str, total_scale: float = 1.0) -> None:
         """Add a product, normalised where the architecture says so, to the hidden values, and normalise the sum, or
         multiply it."""
         if not self._found.has_norms_after:
-            self._products([(name, self._hidden)], is_added=True, scale=self._found.residual_scale)
+            self._shared.products([(name, self._hidden)], is_added=True, scale=self._found.residual_scale)
             if self._found.has_norms_of_sums:
-                self._tape.norm(self._hidden, self._norm(norm_after), self._hidden, "float32")
+                self._tape.norm(self._hidden, self._shared.norm(norm_after), self._hidden, "float32")
             return
-        self._products([(name, self._added)])
+        self._shared.products([(name, self._added)])
         self._add_normalised(self._added, norm_after, total_scale)
 
     def _add_normalised(self, added: Rows, norm: str, total_scale: float) -> None:
         scale = self._found.residual_scale
-        self._tape.norm(added, self._norm(norm), self._hidden, "float32", added_scale=scale, total_scale=total_scale)
-
-    def _products(self, parts: Sequence[tuple[str, Rows]], *, is_added: bool = False, scale: float = 1.0) -> None:
-        weights = self._weights
-        pieces = [
-            (*piece, weights.vector(f"{name}.bias"), weights.activations(name))
-            for name, target in parts
-            for piece in self._pieces(name, weights.matrix(name), target)
-        ]
-        self._tape.products(
-            [(matrix, target, bias) for matrix, target, _, bias, _ in pieces],
-            self._inputs,
-            [form for *_, form in pieces],
-            scales=[scale * factor for _, _, factor, _, _ in pieces], is_added=is_added,
-        )  # fmt: skip
-        for name, target in parts:
-            self._change(name, target, scale)
-
-    def _pieces(self, name: str, matrix: Matrix, target: Rows) -> list[tuple[Matrix, Rows, float]]:
-        """Return a matrix by what its rows' products are multiplied by: rows, where these go, and the number."""
-        factors = self._found.multipliers.get(name.rpartition(".")[2])
-        if factors is None:
-            return [(matrix, target, 1.0)]
-        pieces, first = [], 0
-        for rows, factor in factors:
-            pieces.append((matrix.part(first, rows), target.without(4 * first), factor))
-            first += rows
-        return pieces
-
-    def _change(self, name: str, target: Rows, scale: float) -> None:
-        """Add an adapter's change of a product: scale * B (A x), in float32, each row as alone."""
-        change = self._weights.change(name)
-        if change is None:
-            return
-        between = self._buffers.low(change.low.rows)
-        self._tape.products(
-            [(change.low, between, None)], {"float32": self._inputs["float32"]}, ["float32"], scales=[1.0]
+        self._tape.norm(
+            added, self._shared.norm(norm), self._hidden, "float32", added_scale=scale, total_scale=total_scale
         )
-        pieces = self._pieces(name, change.high, target)
-        self._tape.products(
-            [(matrix, to, None) for matrix, to, _ in pieces], {"float32": between}, ["float32"] * len(pieces),
-            scales=[change.scale * scale * factor for *_, factor in pieces], is_added=True,
-        )  # fmt: skip

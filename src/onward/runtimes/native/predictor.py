@@ -18,11 +18,11 @@ from onward.engine.model import Hook, Row, nothing
 from onward.kernels.attention_shape import BLOCK_TOKENS, AttentionShape
 from onward.kernels.memory import Rows, address
 from onward.kernels.parts import tape_of
-from onward.kernels.recurrence_tape import RecurrentTape
 from onward.runtimes.native.adapters import TapeWriter
 from onward.runtimes.native.buffers import Buffers, Cache
 from onward.runtimes.native.decoder import Decoder
 from onward.runtimes.native.model import MAX_ROWS, STEP_SHAPE, NativeModel, Tape
+from onward.runtimes.native.model_tape import DecoderTape, ModelTape
 from onward.runtimes.native.weights import EMBEDDING, Weights
 
 TAPE = "mtp"
@@ -79,10 +79,11 @@ class PredictingDecoder(Decoder):
         if reads_hidden_first(found):
             halves.reverse()
         for index, (source, norm) in enumerate(halves):
-            tape.norm(source, self._norm(f"{prefix}{norm}"), buffers.joined.without(4 * hidden * index), "float32")
-        for form in weights.forms(projection):
-            tape.quantise(buffers.joined, 2 * hidden, self._inputs[form], form)
-        self._products([(projection, self._hidden)])
+            tape.norm(
+                source, self._shared.norm(f"{prefix}{norm}"), buffers.joined.without(4 * hidden * index), "float32"
+            )
+        self._shared.read(buffers.joined, 2 * hidden, projection)
+        self._shared.products([(projection, self._hidden)])
 
     def write_tape(self, buffers: PredictorBuffers) -> Tape:
         """Return the tape."""
@@ -183,11 +184,12 @@ class PredictorLoader:
 
     def write(self, writer: TapeWriter, weights: Weights) -> int:
         """Write the tape. Returns the numbers of its longest row. `writer`: of the model's tapes."""
-        tape = RecurrentTape(writer.kernels, MAX_ROWS, writer.threads)
+        tape = DecoderTape(writer.kernels, MAX_ROWS, writer.threads)
         cache, count = Rows.exactly(self._blocks, self._shape.block_bytes), self._found.num_layers
         experts = writer.experts.on(tape) if writer.experts is not None else None
         caches = Cache([self._shape] * count, [cache] * count, {})
-        decoder = PredictingDecoder(self._found, weights, tape, writer.buffers, writer.positions, caches, experts)
+        shared = ModelTape(self._found, weights, tape, writer.buffers)
+        decoder = PredictingDecoder(shared, writer.positions, caches, experts)
         self._tape, self._kept = decoder.write_tape(self._buffers), tape
         return tape.longest_row
 

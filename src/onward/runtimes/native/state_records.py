@@ -6,33 +6,23 @@ W norm(space(convolution(W h')) * silu(W h'))
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from onward.checkpoints.architecture import Architecture, DeltaNet, StateSpace
-from onward.kernels.activations import ActivationName
+from onward.checkpoints.architecture import DeltaNet, StateSpace
 from onward.kernels.memory import Rows, Vector
 from onward.kernels.operands import Norm
 from onward.kernels.recurrence import ring_bytes
-from onward.kernels.recurrence_tape import DeltaGates, Kept, RecurrentTape
+from onward.kernels.recurrence_tape import DeltaGates, Kept
 from onward.kernels.state_space import StateSpaceShape
-from onward.runtimes.native.buffers import Buffers
-from onward.runtimes.native.weights import Weights
+from onward.runtimes.native.model_tape import ModelTape
 
 
 class StateRecords:
-    """Writes the records. `inputs`: where what matrices read is written, by its form."""
+    """Writes the records."""
 
-    def __init__(
-        self,
-        found: Architecture,
-        weights: Weights,
-        tape: RecurrentTape,
-        buffers: Buffers,
-        inputs: Mapping[ActivationName, Rows],
-    ) -> None:
-        self._found, self._weights, self._tape, self._buffers, self._inputs = found, weights, tape, buffers, inputs
+    def __init__(self, shared: ModelTape) -> None:
+        self._shared, self._found, self._weights = shared, shared.found, shared.weights
+        self._tape, self._buffers = shared.tape, shared.buffers
 
     def inputs(self, layer: int) -> list[tuple[str, Rows]]:
         """Return the matrices of a layer that read its input, and where their products go; [] if it has no state."""
@@ -75,8 +65,7 @@ class StateRecords:
             _without_ring(kept, ring_bytes(delta.width, delta.length)), buffers.returned, is_tiled=delta.is_tiled,
         )  # fmt: skip
         tape.norm_heads(buffers.returned, delta.num_heads, delta.value_size, self._norm(f"{prefix}norm"))
-        for form in weights.forms(f"{prefix}out"):
-            tape.unit(buffers.gates, buffers.returned, delta.values, self._inputs[form], form, "silu")
+        self._shared.read_unit(buffers.gates, buffers.returned, delta.values, f"{prefix}out", "silu")
 
     def _state_space(self, layer: int, space: StateSpace, kept: Kept) -> None:
         """Write a layer's state space, in the form that its output reads."""
@@ -88,20 +77,16 @@ class StateRecords:
         own = _without_ring(kept, ring_bytes(space.width, space.length))
         shape = StateSpaceShape(space.num_heads, space.head_size, space.state_size, space.groups)
         tape.state_space(shape, mixed, mixed.without(4 * space.width), parameters, own)
-        forms = weights.forms(f"{prefix}out")
         if not weights.has(f"{prefix}norm.weight"):
-            for form in forms:
-                tape.unit(gate, mixed, space.inner, self._inputs[form], form, "silu")
+            self._shared.read_unit(gate, mixed, space.inner, f"{prefix}out", "silu")
             return
         tape.unit(gate, mixed, space.inner, mixed, "float32", "silu")
         norm = self._norm(f"{prefix}norm")
         if space.norm_groups > 1:
             tape.norm_heads(mixed, space.norm_groups, space.inner // space.norm_groups, norm)
-        for form in forms:
-            if space.norm_groups > 1:
-                tape.quantise(mixed, space.inner, self._inputs[form], form)
-            else:
-                tape.norm(mixed, norm, self._inputs[form], form)
+            self._shared.read(mixed, space.inner, f"{prefix}out")
+        else:
+            self._shared.read_normalised(mixed, norm, f"{prefix}out")
 
 
 def _without_ring(kept: Kept, size: int) -> Kept:
