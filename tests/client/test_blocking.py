@@ -95,7 +95,7 @@ def test_a_bad_parameter_is_refused_in_the_words_of_the_api(ask: Ask) -> None:
 
 @both
 def test_a_prediction_changes_only_the_counts_in_usage(ask: Ask) -> None:
-    asked = {"prompt": "once upon a time", "seed": 1, "max_tokens": 60, "ignore_eos": True}
+    asked = {"prompt": "once upon a time", "seed": 1, "max_tokens": 300, "ignore_eos": True}
     plain = ask(**asked)
     for content in (plain.choices[0].text, [{"type": "text", "text": plain.choices[0].text}]):
         predicted = ask(**asked, prediction={"type": "content", "content": content})
