@@ -9,6 +9,7 @@ import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
@@ -101,6 +102,20 @@ def test_a_text_that_is_being_encoded_holds_up_nobody_else(process: TokenizerPro
         assert not held.done()
         os.kill(first, end)
         assert held.result(PATIENCE_SECONDS) == tokens
+
+
+class _TakenInBetween(list[Any]):
+    """Idle processes, the last of which another thread takes as soon as this one has seen that there is one."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def test_two_texts_at_once_may_find_one_idle_process(process: TokenizerProcess) -> None:
+    process._idle = _TakenInBetween()
+    assert process.encode("the cat") == process.encode("the cat") != []
+    [idle] = process._idle
+    idle.process.close()
 
 
 @pytest.mark.slow

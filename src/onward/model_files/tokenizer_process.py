@@ -72,7 +72,10 @@ class TokenizerProcess:
         return _threads().submit(owner.get(), work).result()
 
     def _ask(self, question: bytes, seconds: float) -> list[int]:
-        loaded = self._idle.pop() if self._idle else _Loaded()
+        try:
+            loaded = self._idle.pop()
+        except IndexError:
+            loaded = _Loaded()
         try:
             answer = self._answer(loaded, question, seconds)
         except ProcessLost as lost:
