@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Literal
+from itertools import product
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -295,10 +296,16 @@ def test_a_search_that_was_delayed_does_not_end_drafts() -> None:
     assert completions.engine._cost.plain(1) < 1.1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("machine", MACHINES, ids=str)
-@pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("kind", KINDS)
+def long_cases() -> list[Any]:
+    """The slow tests have every machine with every third kind of text by turns, and companions the other kinds."""
+    found = []
+    for (place, machine), (index, kind), source in product(enumerate(MACHINES), enumerate(KINDS), SOURCES):
+        marks = [pytest.mark.slow] if (place + index) % 3 == 0 else [pytest.mark.slow, pytest.mark.companion]
+        found.append(pytest.param(machine, source, kind, marks=marks, id=f"{kind}-{source}-{machine}"))
+    return found
+
+
+@pytest.mark.parametrize(("machine", "source", "kind"), long_cases())
 def test_it_holds_for_long_texts(machine: Machine, source: Source, kind: str) -> None:
     times, _ = times_of(machine, source, random_text(20), random_text(2000), is_right_of(kind, 2000, 3))
     require_bound(times, machine)

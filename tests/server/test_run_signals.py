@@ -51,7 +51,9 @@ def server(*flags: str, program: tuple[str, ...] = ("-m", "onward")) -> Iterator
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stderr is not None
     try:
-        yield process, process.stdout.readline().split()[4]
+        ready = process.stdout.readline()
+        assert ready.startswith("Onward is ready at "), process.communicate(timeout=PATIENCE_SECONDS)
+        yield process, ready.split()[4]
     finally:
         process.kill()
         process.communicate()
