@@ -11,7 +11,7 @@ from onward.constraints.errors import GrammarError
 from onward.constraints.grammar import choice_grammar, regex_grammar
 from onward.constraints.json_schema import json_schema_grammar
 from onward.constraints.matcher import MaskBuffer, Matcher, TokenTrie
-from onward.constraints.tokens import MAX_TOKENIZED_CHARACTERS, LibraryTokens
+from onward.constraints.tokens import MAX_TOKENIZED_CHARACTERS, LibraryTokens, encode_with
 from onward.errors import TextNotEncodable
 from onward.model_files.toy import END, ToyTokenizer
 from onward.sampling.masks import pack_mask, unpack_mask
@@ -139,19 +139,27 @@ def test_a_long_forced_text_is_tokenized_a_part_at_a_time() -> None:
     assert longest <= MAX_TOKENIZED_CHARACTERS + 1 and len(tokens) < len(text) / 2
 
 
-def test_a_forced_text_that_the_tokenizer_refuses_is_spelled_by_the_longest_tokens() -> None:
-    """The library calls the tokenizer while the engine computes a step."""
+class RefusingTokenizer(ToyTokenizer):
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        raise TextNotEncodable("it has no tokens")
 
-    def refusing(text: str) -> list[int]:
-        raise TextNotEncodable("it takes too long")
 
-    trie = TokenTrie(LibraryTokens(TOKENIZER.size, TOKENIZER.token_bytes, TOKENIZER.is_special, refusing))
+class ProcessTokenizer(ToyTokenizer):
+    """As one whose process may take too long for a text, or not."""
+
+    has_process = True
+
+
+@pytest.mark.parametrize("tokenizer", [RefusingTokenizer(), ProcessTokenizer()])
+def test_a_forced_text_that_may_be_refused_is_spelled_by_the_longest_tokens(tokenizer: ToyTokenizer) -> None:
+    """The library asks for its tokens while the engine computes a step, and they must not depend on time."""
+    trie = TokenTrie(LibraryTokens(tokenizer.size, tokenizer.token_bytes, tokenizer.is_special, encode_with(tokenizer)))
     matcher = trie.compile(choice_grammar(["once upon a time!"]))
     tokens = []
     while not matcher.is_complete:
         tokens.append(matcher.forced_tokens()[0])
         matcher.consume(tokens[-1])
-    assert [TOKENIZER.token_bytes(token) for token in tokens] == [
+    assert [tokenizer.token_bytes(token) for token in tokens] == [
         b"o",
         b"n",
         b"c",

@@ -21,7 +21,7 @@ ANY_TOKEN = 256
 """In the vocabulary of bytes: a token that stands for all that a grammar names by id."""
 
 Encode = Callable[[str], list[int]]
-"""Returns the tokens of a text, without a start token. May be called on any thread."""
+"""Returns the tokens of a text, without a start token; none where it has none. May be called on any thread."""
 
 _MARKER = "\n"
 """In front of a text, so that it is tokenized as in the middle of one: without the space that vocabularies of
@@ -67,10 +67,7 @@ class LibraryTokens:
         """Return what the tokenizer makes of a text inside of another, or else the longest tokens that spell it."""
         wanted = text.encode()
         for skipped in ("", _MARKER):
-            try:
-                tokens = self._after(self._encode(skipped + text), skipped.encode())
-            except TextNotEncodable:  # the tokenizer's rules are strangers', and the engine must not end
-                break
+            tokens = self._after(self._encode(skipped + text), skipped.encode())
             if b"".join(self.tokens[token] for token in tokens) == wanted and self._special.isdisjoint(tokens):
                 return tokens
         return self._greedy(text)
@@ -102,7 +99,24 @@ class GrammarVocabulary(Protocol):
 class Encoder(Protocol):
     """What is needed of a tokenizer (`engine.model.Tokenizer`)."""
 
+    has_process: bool
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+
+def encode_with(tokenizer: Encoder) -> Encode:
+    """Return what finds the tokens of forced texts: none where the tokenizer refuses a text, and none of a tokenizer
+    with a process of its own, where it would depend on the machine's load whether it does."""
+    if tokenizer.has_process:
+        return lambda text: []
+
+    def encode(text: str) -> list[int]:
+        try:
+            return tokenizer.encode(text, add_special_tokens=False)
+        except TextNotEncodable:
+            return []
+
+    return encode
 
 
 def library_tokens(vocab_size: int, vocabulary: GrammarVocabulary, encoder: Encoder) -> LibraryTokens:
@@ -111,7 +125,7 @@ def library_tokens(vocab_size: int, vocabulary: GrammarVocabulary, encoder: Enco
         vocab_size,
         vocabulary.token_bytes,
         lambda token: vocabulary.is_special(token) or token in vocabulary.end_tokens,
-        lambda text: encoder.encode(text, add_special_tokens=False),
+        encode_with(encoder),
     )
 
 

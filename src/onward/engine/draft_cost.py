@@ -18,6 +18,10 @@ MEASURED_ROUNDS = 3
 """Of which the shortest counts: the first may have to read the weights from a disk."""
 _NUM_RECENT = 3
 """Steps that show how long steps take now: a single slow one may have waited for other processes, two did not."""
+FORGET_WEIGHT = 1e-4
+"""By how much each step of the model that is drafted for brings back the costs at load, where no draft shows others: a
+draft model that was slow for a while would else be unaffordable for good, and one that stays slow is tried so seldom
+that it hardly matters."""
 _LEAST_SECONDS = 1e-9
 """Of anything measured: a clock may not show it."""
 
@@ -76,5 +80,7 @@ class DraftCost:
         self._most = max(self._usual, self._recent[-1])
 
     def recover(self) -> None:
-        """A step of the model that is drafted for has ended: what the last draft took says less by now."""
+        """A step of the model that is drafted for has ended: what the last drafts took says less by now."""
+        self._recent = deque((each + FORGET_WEIGHT * (1.0 - each) for each in self._recent), _NUM_RECENT)
+        self._usual = statistics.median(self._recent)
         self._most += RECOVERY_WEIGHT * (self._usual - self._most)

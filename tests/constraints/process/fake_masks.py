@@ -1,7 +1,8 @@
 """A disposable process whose grammars are words: `python fake_masks.py`.
 
 "large" takes long to compile, "slow" takes long for every token, "wait PATH" waits for a file before it answers a
-token, "encode" asks for the tokens of a text. Long durations are reported, not spent: no clock is needed.
+token, "encode" asks for the tokens of a text, and forces these. Long durations are reported, not spent: no clock is
+needed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from onward.constraints.process.messages import (
     Compile,
     CompiledGrammar,
     Encode,
+    Encoded,
     Load,
     Loaded,
     WorkerReply,
@@ -48,6 +50,8 @@ def main() -> None:
                 reply = Advanced(MASK * 3, [os.getpid(), len(tokens)], False, "", LONG if word == "slow" else 0.0)
                 if word == "encode":
                     reply = Encode("a")
+            case Encoded(tokens):
+                reply = Advanced(MASK * 3, tokens, False, "", 0.0)
             case _:
                 continue
         write_frame(up, encode(reply))

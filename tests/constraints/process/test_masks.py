@@ -15,7 +15,6 @@ from onward.constraints.errors import GrammarError
 from onward.constraints.process.client import GrammarProcess
 from onward.constraints.process.masks import RemoteChoice, RemoteGrammars
 from onward.constraints.process.messages import Load
-from onward.errors import TextNotEncodable
 from onward.model_files.toy import ToyTokenizer
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_masks.py")))
@@ -99,18 +98,12 @@ def test_numpy_starts_no_threads_in_the_memory_of_a_vocabulary(monkeypatch: pyte
     assert re.findall(r"Threads:\s+(\d+)", status) == ["2"], "the main one, and the one that answers"
 
 
-class RefusingTokenizer(ToyTokenizer):
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        raise TextNotEncodable("the tokenizer takes too long for it")
-
-
-def test_a_text_that_the_tokenizer_refuses_ends_its_choice_and_no_other() -> None:
-    made = RemoteGrammars(8, RefusingTokenizer(), FAKE)
+def test_tokens_of_forced_texts_are_those_of_the_tokenizer() -> None:
+    made = RemoteGrammars(8, ToyTokenizer(), FAKE)
     try:
-        other, choice = made.compile("a", ENDS).begin(), made.compile("encode", ENDS).begin()
+        choice = made.compile("encode", ENDS).begin()
         assert not choice.take(0)
-        assert "takes too long" in choice.settle().error
-        process_of(other)
+        assert choice.settle().forced == ToyTokenizer().encode("a", add_special_tokens=False)
     finally:
         made.close()
 

@@ -19,8 +19,7 @@ from onward.constraints.errors import GrammarError
 from onward.constraints.process.client import WORKER
 from onward.constraints.process.lane import CLOSED, Lane
 from onward.constraints.process.messages import Advance, Advanced, Load
-from onward.constraints.tokens import Encoder, GrammarVocabulary
-from onward.errors import TextNotEncodable
+from onward.constraints.tokens import Encoder, GrammarVocabulary, encode_with
 from onward.ipc.disposable import ProcessLost
 
 T = TypeVar("T")
@@ -109,8 +108,9 @@ class RemoteGrammars:
         self._vocab_size = vocab_size
         self._num_words = -(-vocab_size // 32)
         self._tokenizer = tokenizer
-        self._quick = Lane(command, self._vocabulary, self._encode)
-        self._slow = Lane(command, self._vocabulary, self._encode)
+        encode = encode_with(tokenizer)
+        self._quick = Lane(command, self._vocabulary, encode)
+        self._slow = Lane(command, self._vocabulary, encode)
         self._lock = threading.Lock()
         """Guards `_refused`."""
         self._refused: OrderedDict[tuple[str, frozenset[int]], str] = OrderedDict()
@@ -212,12 +212,6 @@ class RemoteGrammars:
             token for token in range(self._vocab_size) if tokenizer.is_special(token) or token in tokenizer.end_tokens
         ]
         return Load([tokenizer.token_bytes(token) for token in range(self._vocab_size)], control)
-
-    def _encode(self, text: str) -> list[int]:
-        try:
-            return self._tokenizer.encode(text, add_special_tokens=False)
-        except TextNotEncodable as error:  # its process may have taken too long, or not have been started
-            raise GrammarError(f"a text that it requires has no tokens: {error}") from None
 
     def _masks(self, packed: bytes) -> NDArray[np.uint32]:
         return np.frombuffer(packed, np.uint32).reshape(-1, self._num_words)
