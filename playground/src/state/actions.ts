@@ -164,7 +164,7 @@ export function removeNode(id: number): void {
   recall();
   const act = () => {
     if (putBack()) recall();
-    else notify("It cannot be put back: the text before it has changed.");
+    else notify("It cannot be put back: the text before it has changed, or is another story's.");
   };
   notify("Removed from the tree.", { label: "Put it back", act });
 }

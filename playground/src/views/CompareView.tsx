@@ -14,6 +14,9 @@ import { threeDigits } from "./format";
 import { ModelSelect } from "./ModelSelect";
 import { SettingsControls } from "./SettingsPanel";
 
+/** Of the value of a setting in which the sides differ, so many characters are shown before the settings are opened. */
+const SHOWN_CHARS = 40;
+
 export function CompareView() {
   useEffect(openComparison, []);
   const both = sides.value;
@@ -138,10 +141,14 @@ function SideView({ index, side, other, difference }: SideProps) {
   );
 }
 
-/** Returns the settings in which one side differs from the other, with its values. */
+/** Returns the settings in which one side differs from the other, with its values: of long ones, the beginning. */
 function differing(own: Settings, other: Settings): string {
   const names = Object.keys({ ...own, ...other }).filter((name) => JSON.stringify(own[name]) !== JSON.stringify(other[name]));
-  return names.map((name) => `${name}: ${own[name] === undefined ? "default" : JSON.stringify(own[name])}`).join(", ");
+  return names.map((name) => `${name}: ${start(own[name] === undefined ? "default" : JSON.stringify(own[name]))}`).join(", ");
+}
+
+function start(value: string): string {
+  return value.length > SHOWN_CHARS ? `${value.slice(0, SHOWN_CHARS)}…` : value;
 }
 
 function Marked({ text, token }: { text: string; token: Token | undefined }) {
