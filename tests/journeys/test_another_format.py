@@ -56,10 +56,10 @@ def test_a_damaged_file_of_another_format_is_reported(folder: Path) -> None:
 
 def test_messages_name_the_format(folder: Path) -> None:
     (folder / "empty").mkdir()
-    with pytest.raises(
-        ModelFolderError,
-        match=r"GGUF, safetensors, OpenVINO IR, OneFile.* Convert a model with .* or `onefile MODEL`\.$",
-    ):
+    with pytest.raises(ModelFolderError, match=r"contains no model .*GGUF, safetensors, OpenVINO IR, OneFile"):
+        resolve("./empty")
+    (folder / "empty" / "pytorch_model.bin").touch()
+    with pytest.raises(ModelFolderError, match=r"Convert it with .* or `onefile .*empty`\.$"):
         resolve("./empty")
     with pytest.raises(ModelNameError, match=r"the path of a model \(GGUF, safetensors, OpenVINO IR, OneFile\)\.$"):
         resolve("./nothing")
