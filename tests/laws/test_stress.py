@@ -195,8 +195,8 @@ def test_law_2_200_requests_return_the_same_bytes_with_many_drafts(
         async with running(compose(Settings(model=("storyteller",), precision=precision))) as backend:
             answers = await a_few_at_a_time(backend, alone)
             drafts = backend.load()["storyteller"].drafts
-            assert min(drafts.prediction_accepted, drafts.prediction_rejected) > 30
-            assert min(drafts.lookup_accepted, drafts.lookup_rejected) > 30
+            assert min(drafts.prediction_accepted, drafts.prediction_rejected) > 10
+            assert min(drafts.lookup_accepted, drafts.lookup_rejected) > 10
             return answers
 
     assert_same(asyncio.run(drafted()), alone)

@@ -131,13 +131,13 @@ def test_on_a_mac_option_and_an_arrow_move_by_words_in_a_text(browser: Browser, 
     context = open_context(browser)
     context.add_init_script("Object.defineProperty(navigator, 'platform', {get: () => 'MacIntel'})")
     playground = Playground(context.new_page(), site).open()
-    playground.write("The fox sleeps").generate().click("Another")
-    page = playground.page
-    playground.focus()
-    page.keyboard.type(" and then")
+    page = playground.focus().page
+    page.keyboard.press("Meta+a")  # what Control+a is elsewhere
+    page.keyboard.insert_text("The fox sleeps and then")
     page.keyboard.press("Alt+ArrowLeft")
     page.keyboard.type("only ")
-    assert playground.text.endswith(" and only then")
+    assert playground.text == "The fox sleeps and only then"
+    playground.generate().click("Another")
     page.get_by_role("button", name="Previous version").focus()
     page.keyboard.press("Alt+ArrowLeft")
     expect(page.locator(".versions")).to_contain_text("1/2")

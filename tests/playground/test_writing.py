@@ -162,7 +162,7 @@ def test_a_setting_that_another_version_has_kept_out_of_range_is_shown_and_can_b
 def test_a_comparison_names_the_setting_that_is_out_of_range(playground: Playground) -> None:
     page = playground.page
     playground.show("Compare")
-    page.get_by_role("article", name="Right").get_by_text("Settings", exact=True).click()
+    page.get_by_role("article", name="Right").locator("summary").filter(has_text="Settings").click()
     page.locator("#side-1-temperature").fill("3")
     page.get_by_role("button", name="Compare", exact=True).last.click()
     expect(page.locator(".compare .problem")).to_contain_text("temperature: The maximum is 2.")
