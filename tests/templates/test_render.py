@@ -9,10 +9,8 @@ import sys
 from pathlib import Path
 
 import httpx2
-import msgspec
 import pytest
 
-from onward.ipc.spawn import spawn
 from onward.offload import owner
 from onward.templates import render as rendering
 from onward.templates.render import Message, Render, TemplateError, render
@@ -146,10 +144,20 @@ worker.rendered, rendered = escaped, worker.rendered
 worker._load_everything = lambda: None
 worker.main()
 """
-    process = spawn([sys.executable, "-c", program])
-    answer, status = rendering._answer(process, msgspec.msgpack.encode(made("")))
-    assert answer is not None and status == 0
-    assert answer.prompt == "OSError OSError OSError OSError KeyError MemoryError"
+    monkeypatch.setattr(rendering, "WORKER", (sys.executable, "-c", program))
+    assert prompt_of(made("")) == "OSError OSError OSError OSError KeyError MemoryError"
+
+
+def test_an_answer_that_is_none_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template that has left the sandbox may write anything."""
+    program = """
+from onward.ipc.frames import write_frame
+from onward.ipc.worker_end import take_connection
+write_frame(take_connection()[1], b"nothing")
+"""
+    monkeypatch.setattr(rendering, "WORKER", (sys.executable, "-c", program))
+    with pytest.raises(TemplateError, match="needs more memory"):
+        prompt_of(made(""))
 
 
 @pytest.mark.slow

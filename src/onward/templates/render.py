@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
-import threading
 from functools import cache, partial
 
 import msgspec
 
 from onward.fair_pool import FairPool
-from onward.ipc.frames import BrokenFrame, FrameReader, write_frame
-from onward.ipc.spawn import Process, spawn
+from onward.ipc.disposable import DisposableProcess, ProcessLost
 from onward.offload import owner
 
 WORKER = (sys.executable, "-P", "-m", "onward.templates.worker")
@@ -64,29 +61,17 @@ def _processes() -> FairPool:
 
 
 def _render(request: Render) -> str:
+    process = DisposableProcess(WORKER, "renders chat templates")
     try:
-        process = spawn(WORKER)
+        answer = msgspec.msgpack.decode(process.ask(msgspec.msgpack.encode(request), MAX_SECONDS), type=Rendered)
     except OSError as error:
         raise TemplateError(f"the process that renders chat templates cannot be started: {error.strerror}") from None
-    answered, status = _answer(process, msgspec.msgpack.encode(request))
-    if answered is None:
-        is_slow = sys.platform != "win32" and status in (-signal.SIGPROF, -signal.SIGKILL)
-        raise TemplateError(TOO_SLOW if is_slow else TOO_LARGE)
-    if answered.problem:
-        raise TemplateError(answered.problem)
-    return answered.prompt
-
-
-def _answer(process: Process, request: bytes) -> tuple[Rendered | None, int]:
-    """Return what the process answers, None if it ends first, and how it ended, as Popen does."""
-    watch = threading.Timer(MAX_SECONDS, process.popen.kill)
-    watch.start()
-    try:
-        write_frame(process.down, request)
-        payload = next(iter(FrameReader(process.up)), None)
-        return None if payload is None else msgspec.msgpack.decode(payload, type=Rendered), process.popen.wait()
-    except (OSError, BrokenFrame, msgspec.MsgspecError):
-        return None, process.popen.wait()
+    except ProcessLost as lost:
+        raise TemplateError(TOO_SLOW if lost.was_slow else TOO_LARGE) from None
+    except msgspec.MsgspecError:  # a template that has left the sandbox may answer anything
+        raise TemplateError(TOO_LARGE) from None
     finally:
-        watch.cancel()
         process.close()
+    if answer.problem:
+        raise TemplateError(answer.problem)
+    return answer.prompt
